@@ -96,14 +96,14 @@ class Collectives : public RankTest, public ::testing::WithParamInterface<DType>
 INSTANTIATE_TEST_SUITE_P(DTypes, Collectives, ::testing::ValuesIn(kFewDTypes),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
-/** The data of a collective that does not reduce. */
-double datum(int rank, std::int64_t i) { return contribution(DType::u8, ReduceKind::sum, rank, i); }
+/** The data of a collective that does not reduce, from `first` on. */
+Contribution data_of(int rank, std::int64_t first = 0) {
+  return {DType::u8, ReduceKind::sum, rank, first};
+}
 
 TEST_P(Collectives, AllReduce) {
   sweep(1, true, [](Communicator& comm, Arena& arena, const Case& c) {
-    const auto mine = [&](std::int64_t i) {
-      return contribution(dtype(), c.reduce.kind, comm.global_rank(), i);
-    };
+    const Contribution mine{dtype(), c.reduce.kind, comm.global_rank()};
     const View in = arena.input(c.memory, c.count, dtype());
     fill(in, mine);
     if (c.in_place) {
@@ -114,22 +114,19 @@ TEST_P(Collectives, AllReduce) {
       comm.all_reduce(in, out, c.reduce);
       EXPECT_TRUE(holds(in, mine));
     }
-    EXPECT_TRUE(holds(out, [&](std::int64_t i) { return reduced(dtype(), c.reduce, ranks(), i); }));
+    EXPECT_TRUE(holds(out, Reduced{dtype(), c.reduce, ranks()}));
   });
 }
 
 TEST_P(Collectives, Reduce) {
   sweep(1, true, [](Communicator& comm, Arena& arena, const Case& c) {
-    const auto mine = [&](std::int64_t i) {
-      return contribution(dtype(), c.reduce.kind, comm.global_rank(), i);
-    };
+    const Contribution mine{dtype(), c.reduce.kind, comm.global_rank()};
     const View in = arena.input(c.memory, c.count, dtype());
     fill(in, mine);
     const View out = c.in_place ? in : arena.output(c.memory, c.count, dtype());
     if (comm.global_rank() == c.root) {
       comm.reduce(in, out, c.root, c.reduce);
-      EXPECT_TRUE(
-          holds(out, [&](std::int64_t i) { return reduced(dtype(), c.reduce, ranks(), i); }));
+      EXPECT_TRUE(holds(out, Reduced{dtype(), c.reduce, ranks()}));
     } else {
       comm.reduce(in, c.count % 2 == 0 ? View{} : out, c.root, c.reduce);
       if (!c.in_place) {
@@ -144,7 +141,7 @@ TEST_P(Collectives, Reduce) {
 
 TEST_P(Collectives, Broadcast) {
   sweep(1, false, [](Communicator& comm, Arena& arena, const Case& c) {
-    const auto roots = [&](std::int64_t i) { return datum(c.root, i); };
+    const Contribution roots = data_of(c.root);
     const View out = arena.output(c.memory, c.count, dtype());
     const bool is_root = comm.global_rank() == c.root;
     if (c.in_place) {
@@ -164,15 +161,16 @@ TEST_P(Collectives, Broadcast) {
 
 TEST_P(Collectives, AllGather) {
   sweep(ranks(), false, [](Communicator& comm, Arena& arena, const Case& c) {
-    const auto mine = [&](std::int64_t i) { return datum(comm.global_rank(), i); };
+    const Contribution mine = data_of(comm.global_rank());
     const View out = arena.output(c.memory, ranks() * c.count, dtype());
     const View in = c.in_place ? out.part(comm.global_rank() * c.count, c.count)
                                : arena.input(c.memory, c.count, dtype());
     fill(in, mine);
     comm.all_gather(in, out);
     EXPECT_TRUE(holds(in, mine));
-    EXPECT_TRUE(holds(
-        out, [&](std::int64_t i) { return datum(static_cast<int>(i / c.count), i % c.count); }));
+    for (int from = 0; from < ranks(); ++from) {
+      EXPECT_TRUE(holds(out.part(from * c.count, c.count), data_of(from))) << "from rank " << from;
+    }
   });
 }
 
@@ -190,7 +188,7 @@ TEST_P(Collectives, AllGatherV) {
       total += count;
     }
     const auto rank = static_cast<std::size_t>(comm.global_rank());
-    const auto mine = [&](std::int64_t i) { return datum(comm.global_rank(), i); };
+    const Contribution mine = data_of(comm.global_rank());
     const View out = arena.output(c.memory, total, dtype());
     const View in = c.in_place ? out.part(offsets[rank], counts[rank])
                                : arena.input(c.memory, counts[rank], dtype());
@@ -199,8 +197,7 @@ TEST_P(Collectives, AllGatherV) {
     EXPECT_TRUE(holds(in, mine));
     for (int from = 0; from < ranks(); ++from) {
       const auto part = static_cast<std::size_t>(from);
-      EXPECT_TRUE(holds(out.part(offsets[part], counts[part]),
-                        [&](std::int64_t i) { return datum(from, i); }))
+      EXPECT_TRUE(holds(out.part(offsets[part], counts[part]), data_of(from)))
           << "from rank " << from;
     }
   });
@@ -208,25 +205,22 @@ TEST_P(Collectives, AllGatherV) {
 
 TEST_P(Collectives, ReduceScatter) {
   sweep(ranks(), true, [](Communicator& comm, Arena& arena, const Case& c) {
-    const auto mine = [&](std::int64_t i) {
-      return contribution(dtype(), c.reduce.kind, comm.global_rank(), i);
-    };
+    const Contribution mine{dtype(), c.reduce.kind, comm.global_rank()};
     const std::int64_t offset = comm.global_rank() * c.count;
     const View in = arena.input(c.memory, ranks() * c.count, dtype());
     const View out =
         c.in_place ? in.part(offset, c.count) : arena.output(c.memory, c.count, dtype());
     fill(in, mine);
     comm.reduce_scatter(in, out, c.reduce);
-    EXPECT_TRUE(holds(
-        out, [&](std::int64_t i) { return reduced(dtype(), c.reduce, ranks(), offset + i); }));
-    if (c.in_place) fill(out, [&](std::int64_t i) { return mine(offset + i); });
+    EXPECT_TRUE(holds(out, Reduced{dtype(), c.reduce, ranks(), offset}));
+    if (c.in_place) fill(out, Contribution{dtype(), c.reduce.kind, comm.global_rank(), offset});
     EXPECT_TRUE(holds(in, mine)) << "an input was written";
   });
 }
 
 TEST_P(Collectives, AllToAll) {
   sweep(ranks(), false, [](Communicator& comm, Arena& arena, const Case& c) {
-    const auto mine = [&](std::int64_t i) { return datum(comm.global_rank(), i); };
+    const Contribution mine = data_of(comm.global_rank());
     const View in = arena.input(c.memory, ranks() * c.count, dtype());
     const View out = c.in_place ? in : arena.output(c.memory, ranks() * c.count, dtype());
     fill(in, mine);
@@ -234,9 +228,11 @@ TEST_P(Collectives, AllToAll) {
     if (!c.in_place) {
       EXPECT_TRUE(holds(in, mine));
     }
-    EXPECT_TRUE(holds(out, [&](std::int64_t i) {
-      return datum(static_cast<int>(i / c.count), comm.global_rank() * c.count + i % c.count);
-    }));
+    for (int from = 0; from < ranks(); ++from) {
+      EXPECT_TRUE(
+          holds(out.part(from * c.count, c.count), data_of(from, comm.global_rank() * c.count)))
+          << "from rank " << from;
+    }
   });
 }
 
@@ -250,12 +246,9 @@ TEST_F(Collective, EveryReductionOfEveryDType) {
           SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::string(name_of(reduce.kind)));
           std::vector<std::byte> memory(static_cast<std::size_t>(count * size_of(dtype)));
           const View data(memory.data(), count, dtype);
-          fill(data, [&](std::int64_t i) {
-            return contribution(dtype, reduce.kind, comm.global_rank(), i);
-          });
+          fill(data, Contribution{dtype, reduce.kind, comm.global_rank()});
           comm.all_reduce(data, reduce);
-          ASSERT_TRUE(
-              holds(data, [&](std::int64_t i) { return reduced(dtype, reduce, ranks(), i); }));
+          ASSERT_TRUE(holds(data, Reduced{dtype, reduce, ranks()}));
         }
       }
     }

@@ -79,21 +79,21 @@ template <class T>
 void Lanes::check_sums(Communicator& comm, const std::vector<std::int64_t>& counts) {
   const DType dtype = DTypeOf<T>::value;
   Arena arena(comm, counts.back() * size_of(dtype));
+  const std::vector<T> mine = rough<T>(comm.global_rank(), counts.back());
+  const std::vector<T> sum = sum_in_order<T>(counts.back(), 1);
   for (const std::int64_t count : counts) {
-    const std::vector<T> mine = rough<T>(comm.global_rank(), count);
-    const std::vector<T> sum = sum_in_order<T>(count, 1);
     for (const Memory memory : kMemories) {
       SCOPED_TRACE("count " + std::to_string(count) + ", " + std::string(name_of(memory)));
       const View in = arena.input(memory, count, dtype);
       const View out = arena.output(memory, count, dtype);
-      std::memcpy(in.data, mine.data(), mine.size() * sizeof(T));
+      std::memcpy(in.data, mine.data(), static_cast<std::size_t>(in.bytes()));
       for (int way = 0; way < kWays; ++way) {
         comm.all_reduce(in, out);
         ASSERT_TRUE(same_bits(out, sum.data()));
         ASSERT_TRUE(same_bits(in, mine.data())) << "an input was written";
       }
       for (int way = 0; way < kWays; ++way) {
-        std::memcpy(in.data, mine.data(), mine.size() * sizeof(T));
+        std::memcpy(in.data, mine.data(), static_cast<std::size_t>(in.bytes()));
         comm.all_reduce(in);
         ASSERT_TRUE(same_bits(in, sum.data())) << "in place";
       }
@@ -151,13 +151,9 @@ TEST_F(Lanes, AddEveryDType) {
         if (size_of(dtype) == 2 && reduce.kind == ReduceKind::average && ranks() == 3 * hosts())
           continue;
         for (int way = 0; way < kWays; ++way) {
-          fill(view, [&](std::int64_t i) {
-            return contribution(dtype, reduce.kind, comm.global_rank(), i);
-          });
+          fill(view, Contribution{dtype, reduce.kind, comm.global_rank()});
           comm.all_reduce(view, reduce);
-          ASSERT_TRUE(holds(view, [&](std::int64_t i) {
-            return reduced(dtype, reduce, ranks(), i);
-          })) << name_of(dtype);
+          ASSERT_TRUE(holds(view, Reduced{dtype, reduce, ranks()})) << name_of(dtype);
         }
       }
     });

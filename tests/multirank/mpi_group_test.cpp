@@ -68,8 +68,7 @@ class MpiGroup : public ::testing::Test {
 
   Bytes contribution_bytes(DType dtype, ReduceKind kind, std::int64_t count) const {
     Bytes bytes(static_cast<std::size_t>(count * size_of(dtype)));
-    fill(View(bytes.data(), count, dtype),
-         [&](std::int64_t i) { return contribution(dtype, kind, group_.position(), i); });
+    fill(View(bytes.data(), count, dtype), Contribution{dtype, kind, group_.position()});
     return bytes;
   }
 
@@ -92,9 +91,8 @@ TEST_F(MpiGroup, AllReducesEveryTypeAndSize) {
                      std::to_string(count));
         Bytes data = contribution_bytes(dtype, reduce.kind, count);
         group_.all_reduce(data.data(), count, dtype, combine_of(reduce, group_.size()));
-        ASSERT_TRUE(holds(ConstView(data.data(), count, dtype), [&](std::int64_t i) {
-          return reduced(dtype, reduce, group_.size(), i);
-        }));
+        ASSERT_TRUE(
+            holds(ConstView(data.data(), count, dtype), Reduced{dtype, reduce, group_.size()}));
       }
     }
   }
@@ -134,9 +132,8 @@ TEST_F(MpiGroup, ReducesToEveryRoot) {
         Bytes data = contribution_bytes(dtype, ReduceKind::max, count);
         group_.reduce(data.data(), count, dtype, {ReduceKind::max}, root);
         if (group_.position() != root) continue;
-        ASSERT_TRUE(holds(ConstView(data.data(), count, dtype), [&](std::int64_t i) {
-          return reduced(dtype, Reduce::max, group_.size(), i);
-        }));
+        ASSERT_TRUE(holds(ConstView(data.data(), count, dtype),
+                          Reduced{dtype, Reduce::max, group_.size()}));
       }
     }
   }
@@ -152,17 +149,14 @@ TEST_F(MpiGroup, ReduceScattersUnevenBlocks) {
       const auto position = static_cast<std::size_t>(group_.position());
       const std::int64_t begin = offsets[position];
       const ConstView all(data.data(), offsets.back(), dtype);
-      ASSERT_TRUE(holds(all.part(begin, offsets[position + 1] - begin), [&](std::int64_t i) {
-        return reduced(dtype, Reduce::max, group_.size(), begin + i);
-      }));
+      ASSERT_TRUE(holds(all.part(begin, offsets[position + 1] - begin),
+                        Reduced{dtype, Reduce::max, group_.size(), begin}));
     }
   }
 }
 
 TEST_F(MpiGroup, GathersAndBroadcasts) {
-  const auto pattern = [](int member, std::int64_t i) {
-    return contribution(DType::u8, ReduceKind::sum, member, i);
-  };
+  const auto pattern = [](int member) { return Contribution{DType::u8, ReduceKind::sum, member}; };
   for (const std::int64_t count : kCounts) {
     SCOPED_TRACE(count);
     const Bytes in = contribution_bytes(DType::u8, ReduceKind::sum, count);
@@ -170,14 +164,12 @@ TEST_F(MpiGroup, GathersAndBroadcasts) {
     group_.all_gather(in, out);
     const ConstView all(out.data(), std::ssize(out), DType::u8);
     for (int member = 0; member < group_.size(); ++member) {
-      ASSERT_TRUE(holds(all.part(member * count, count),
-                        [&](std::int64_t i) { return pattern(member, i); }));
+      ASSERT_TRUE(holds(all.part(member * count, count), pattern(member)));
     }
     for (int root = 0; root < group_.size(); ++root) {
       Bytes data = in;
       group_.broadcast(data.data(), count, root);
-      ASSERT_TRUE(holds(ConstView(data.data(), count, DType::u8),
-                        [&](std::int64_t i) { return pattern(root, i); }));
+      ASSERT_TRUE(holds(ConstView(data.data(), count, DType::u8), pattern(root)));
     }
 
     const std::vector<std::int64_t> offsets = uneven_offsets(group_.size(), count);
@@ -188,10 +180,10 @@ TEST_F(MpiGroup, GathersAndBroadcasts) {
       return view.part(offsets[at], offsets[at + 1] - offsets[at]);
     };
     const int position = group_.position();
-    fill(block(position), [&](std::int64_t i) { return pattern(position, i); });
+    fill(block(position), pattern(position));
     group_.all_gather_v(blocks.data(), offsets);
     for (int member = 0; member < group_.size(); ++member) {
-      ASSERT_TRUE(holds(block(member), [&](std::int64_t i) { return pattern(member, i); }));
+      ASSERT_TRUE(holds(block(member), pattern(member)));
     }
   }
 }

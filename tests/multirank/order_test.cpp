@@ -41,17 +41,19 @@ void check_order(Communicator& comm) {
   Arena arena(comm, most * size_of(dtype));
   const int rank = comm.global_rank();
   const int ranks = comm.world_size();
+  const std::vector<T> mine = rough<T>(rank, most);
+  const std::vector<T> sum = sum_in_order<T>(most, 1);
+  const std::vector<T> scaled = sum_in_order<T>(most, static_cast<T>(0.3));
+  std::vector<T> average = sum;
+  for (T& value : average) value /= static_cast<T>(ranks);
   for (const std::int64_t count : counts) {
-    const std::vector<T> mine = rough<T>(rank, count);
-    std::vector<T> sum = sum_in_order<T>(count, 1);
-    const std::vector<T> scaled = sum_in_order<T>(count, static_cast<T>(0.3));
-    std::vector<T> average = sum;
-    for (T& value : average) value /= static_cast<T>(ranks);
     for (const Memory memory : kMemories) {
       SCOPED_TRACE("count " + std::to_string(count) + ", " + std::string(name_of(memory)));
       const View in = arena.input(memory, count, dtype);
       const View out = arena.output(memory, count, dtype);
-      const auto reset = [&] { std::memcpy(in.data, mine.data(), mine.size() * sizeof(T)); };
+      const auto reset = [&] {
+        std::memcpy(in.data, mine.data(), static_cast<std::size_t>(in.bytes()));
+      };
       reset();
       comm.all_reduce(in, out);
       ASSERT_TRUE(same_bits(out, sum.data())) << "all_reduce";

@@ -95,16 +95,16 @@ TEST_P(Ways, ReductionsAddInTheOrderOfTheRanks) {
   on_forced([](Communicator& comm, const Local& local) {
     const int rank = comm.global_rank();
     Arena arena(comm, 4 * kCounts.back());
+    const std::vector<float> mine = rough<float>(rank, kCounts.back());
+    const std::vector<float> sum = sum_in_order<float>(kCounts.back(), 1);
     for (const std::int64_t count : kCounts) {
-      const std::vector<float> mine = rough<float>(rank, count);
-      const std::vector<float> sum = sum_in_order<float>(count, 1);
       const int root = static_cast<int>(count) % ranks();
       const std::int64_t part = count / ranks();
       for (const Memory memory : kMemories) {
         SCOPED_TRACE("count " + std::to_string(count) + ", " + std::string(name_of(memory)));
         const View in = arena.input(memory, count, DType::f32);
         const View out = arena.output(memory, count, DType::f32);
-        std::memcpy(in.data, mine.data(), mine.size() * sizeof(float));
+        std::memcpy(in.data, mine.data(), static_cast<std::size_t>(in.bytes()));
         comm.all_reduce(in, out);
         ASSERT_TRUE(same_bits(out, sum.data())) << "all_reduce";
         ASSERT_TRUE(went(local, in.bytes(), all_symmetric(memory))) << "all_reduce";
@@ -131,9 +131,9 @@ TEST_P(Ways, BlocksAreReducedForTheirRanks) {
   on_forced([](Communicator& comm, Local& local) {
     const int rank = comm.global_rank();
     Arena arena(comm, 4 * kCounts.back());
+    const std::vector<float> mine = rough<float>(rank, kCounts.back());
+    const std::vector<float> sum = sum_in_order<float>(kCounts.back(), 1);
     for (const std::int64_t count : kCounts) {
-      const std::vector<float> mine = rough<float>(rank, count);
-      const std::vector<float> sum = sum_in_order<float>(count, 1);
       for (const int shortest : {0, ranks() - 1}) {  // has nothing
         std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks()), 0);
         std::int64_t left = count;
@@ -152,7 +152,7 @@ TEST_P(Ways, BlocksAreReducedForTheirRanks) {
           SCOPED_TRACE("count " + std::to_string(count) + ", " + std::string(name_of(memory)));
           const View in = arena.input(memory, count, DType::f32);
           const View out = arena.output(memory, count, DType::f32);
-          std::memcpy(in.data, mine.data(), mine.size() * sizeof(float));
+          std::memcpy(in.data, mine.data(), static_cast<std::size_t>(in.bytes()));
           local.run(shm::Task::reduce_scatter(in, out.part(0, own), {}, counts));
           ASSERT_TRUE(same_bits(out.part(0, own), sum.data() + before));
           ASSERT_TRUE(went(local, in.bytes(), all_symmetric(memory)));
@@ -196,30 +196,30 @@ TEST_P(Ways, SixteenBitSumsAreRoundedOnce) {
 TEST_P(Ways, MovementsBringEverythingToItsPlace) {
   on_forced([](Communicator& comm, const Local& local) {
     const int rank = comm.global_rank();
-    const auto datum = [](int from, std::int64_t i) {
-      return contribution(DType::i32, ReduceKind::sum, from, i);
+    const auto data_of = [](int from, std::int64_t first = 0) {
+      return Contribution{DType::i32, ReduceKind::sum, from, first};
     };
     Arena arena(comm, std::int64_t{4} * ranks() * kCounts.back());
     for (const std::int64_t count : kCounts) {
       const int root = static_cast<int>(count) % ranks();
       for (const Memory memory : kMemories) {
         SCOPED_TRACE("count " + std::to_string(count) + ", " + std::string(name_of(memory)));
-        const auto mine = [&](std::int64_t i) { return datum(rank, i); };
-        const auto everybodys = [&](std::int64_t i) {
-          return datum(static_cast<int>(i / count), i % count);
-        };
+        const Contribution mine = data_of(rank);
         const View in = arena.input(memory, ranks() * count, DType::i32);
         const View out = arena.output(memory, ranks() * count, DType::i32);
         fill(in, mine);
         comm.broadcast(in.part(0, count), out.part(0, count), root);
-        ASSERT_TRUE(holds(out.part(0, count), [&](std::int64_t i) { return datum(root, i); }));
+        ASSERT_TRUE(holds(out.part(0, count), data_of(root)));
         comm.all_gather(in.part(0, count), out);
-        ASSERT_TRUE(holds(out, everybodys)) << "all_gather";
+        for (int from = 0; from < ranks(); ++from) {
+          ASSERT_TRUE(holds(out.part(from * count, count), data_of(from))) << "all_gather";
+        }
         ASSERT_TRUE(went(local, 4 * count, all_symmetric(memory))) << "all_gather";
         comm.all_to_all(in, out);
-        ASSERT_TRUE(holds(out, [&](std::int64_t i) {
-          return datum(static_cast<int>(i / count), rank * count + i % count);
-        })) << "all_to_all";
+        for (int from = 0; from < ranks(); ++from) {
+          ASSERT_TRUE(holds(out.part(from * count, count), data_of(from, rank * count)))
+              << "all_to_all";
+        }
         ASSERT_TRUE(went(local, 4 * count * ranks(), all_symmetric(memory))) << "all_to_all";
         ASSERT_TRUE(holds(in, mine)) << "an input was written";
         comm.all_to_all(in, in);

@@ -2,34 +2,80 @@
 #include "support/data.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 
 namespace tutti::test {
 
 namespace {
 
-/** What makes two results one; of truth values if they are 0 or 1. */
-double combined(ReduceKind kind, double a, double b) {
-  const auto bits = [](double value) { return static_cast<std::int64_t>(value); };
+/** Calls body(value), where value(rank, i) is element `i` of what `rank` contributes. */
+template <class Body>
+void with_contribution(DType dtype, ReduceKind kind, const Body& body) {
+  const bool negative = is_float(dtype) || is_signed_integer(dtype);
+  switch (kind) {
+    case ReduceKind::band:
+    case ReduceKind::bor:
+    case ReduceKind::bxor: {
+      const int least = negative ? -128 : 0;
+      return body([=](int rank, std::int64_t i) { return scrambled(rank, i, 256) + least; });
+    }
+    case ReduceKind::land:  // a quarter false, or true, so that neither result is rare
+      return body([](int rank, std::int64_t i) { return scrambled(rank, i, 4); });
+    case ReduceKind::lor:
+    case ReduceKind::lxor:
+      return body([](int rank, std::int64_t i) { return scrambled(rank, i, 4) == 0 ? 3 : 0; });
+    case ReduceKind::product: {  // at most 3^4; no zero, which would hide the others
+      const int twice = negative ? 2 : 0;
+      return body([=](int rank, std::int64_t i) {
+        return (scrambled(rank, i, 3) + 1) * (1 - twice * scrambled(rank + 64, i, 2));
+      });
+    }
+    default: {
+      const int least = negative ? -8 : 0;
+      return body([=](int rank, std::int64_t i) { return scrambled(rank, i, 17) + least; });
+    }
+  }
+}
+
+template <class Combine>
+void combine_each(std::span<double> results, std::span<const double> others,
+                  const Combine& combine) {
+  for (std::size_t i = 0; i < results.size(); ++i) results[i] = combine(results[i], others[i]);
+}
+
+/** Makes two results one; of truth values if they are 0 or 1. */
+void combine(ReduceKind kind, std::span<double> results, std::span<const double> others) {
+  const auto bits = [](double value) { return static_cast<std::int32_t>(value); };
   switch (kind) {
     case ReduceKind::min:
-      return std::min(a, b);
+      return combine_each(results, others, [](double a, double b) { return std::min(a, b); });
     case ReduceKind::max:
-      return std::max(a, b);
+      return combine_each(results, others, [](double a, double b) { return std::max(a, b); });
     case ReduceKind::product:
-      return a * b;
+      return combine_each(results, others, [](double a, double b) { return a * b; });
     case ReduceKind::band:
     case ReduceKind::land:
-      return static_cast<double>(bits(a) & bits(b));
+      return combine_each(results, others, [&](double a, double b) { return bits(a) & bits(b); });
     case ReduceKind::bor:
     case ReduceKind::lor:
-      return static_cast<double>(bits(a) | bits(b));
+      return combine_each(results, others, [&](double a, double b) { return bits(a) | bits(b); });
     case ReduceKind::bxor:
     case ReduceKind::lxor:
-      return static_cast<double>(bits(a) ^ bits(b));
+      return combine_each(results, others, [&](double a, double b) { return bits(a) ^ bits(b); });
     default:
-      return a + b;
+      return combine_each(results, others, [](double a, double b) { return a + b; });
   }
+}
+
+/** The average of `ranks` where sums are `sum`. */
+double average(DType dtype, double sum, int ranks) {
+  if (is_integer(dtype)) return std::trunc(sum / ranks);
+  // The quotient is rounded once to the type that the sum is made in.
+  if (dtype == DType::f64) return sum / ranks;
+  return static_cast<double>(static_cast<float>(sum) / static_cast<float>(ranks));
 }
 
 }  // namespace
@@ -47,7 +93,11 @@ void write(const View& view, std::int64_t begin, std::span<const double> values)
   return dispatch(view.dtype, [&](auto zero) -> ::testing::AssertionResult {
     using T = decltype(zero);
     const auto* elements = static_cast<const T*>(view.data) + begin;
+    bool all_are = true;  // first, as it takes many at a time
     for (std::size_t i = 0; i < values.size(); ++i) {
+      all_are &= elements[i] == element<T>(values[i]);
+    }
+    for (std::size_t i = 0; i < values.size() && !all_are; ++i) {
       const T expected = element<T>(values[i]);
       if (elements[i] == expected) continue;
       return ::testing::AssertionFailure()
@@ -58,23 +108,44 @@ void write(const View& view, std::int64_t begin, std::span<const double> values)
   });
 }
 
-double reduced(DType dtype, const Reduce& reduce, int ranks, std::int64_t i, int first) {
+void Contribution::compute(std::int64_t begin, std::span<double> values) const {
+  with_contribution(dtype, kind, [from = first + begin, own = rank, values](const auto& value) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = value(own, from + static_cast<std::int64_t>(i));
+    }
+  });
+}
+
+void Reduced::compute(std::int64_t begin, std::span<double> values) const {
   const bool logical = dtype == DType::boolean || reduce.kind == ReduceKind::land ||
                        reduce.kind == ReduceKind::lor || reduce.kind == ReduceKind::lxor;
-  const auto read = [&](int rank) {
-    const double value = reduce.factor * contribution(dtype, reduce.kind, rank, i);
-    if (logical) return value != 0.0 ? 1.0 : 0.0;
-    return value;
+  const auto read = [&](int rank, std::span<double> into) {
+    Contribution{dtype, reduce.kind, rank, first}.compute(begin, into);
+    for (double& value : into) value *= reduce.factor;
+    if (!logical) return;
+    for (double& value : into) value = value != 0.0 ? 1.0 : 0.0;
   };
-  double result = read(first);
-  for (int rank = first + 1; rank < first + ranks; ++rank) {
-    result = combined(reduce.kind, result, read(rank));
+  std::array<double, kStretch> memory;
+  const std::span<double> others = std::span(memory).first(values.size());
+  read(first_rank, values);
+  for (int rank = first_rank + 1; rank < first_rank + ranks; ++rank) {
+    read(rank, others);
+    combine(reduce.kind, values, others);
   }
-  if (reduce.kind != ReduceKind::average) return result;
-  if (is_integer(dtype)) return std::trunc(result / ranks);
-  // The quotient is rounded once to the type that the sum is made in.
-  if (dtype == DType::f64) return result / ranks;
-  return static_cast<double>(static_cast<float>(result) / static_cast<float>(ranks));
+  if (reduce.kind != ReduceKind::average) return;
+  for (double& value : values) value = average(dtype, value, ranks);
+}
+
+double contribution(DType dtype, ReduceKind kind, int rank, std::int64_t i) {
+  double value = 0;
+  Contribution{dtype, kind, rank}.compute(i, std::span(&value, 1));
+  return value;
+}
+
+double reduced(DType dtype, const Reduce& reduce, int ranks, std::int64_t i, int first) {
+  double value = 0;
+  Reduced{dtype, reduce, ranks, 0, first}.compute(i, std::span(&value, 1));
+  return value;
 }
 
 std::vector<Reduce> reductions(DType dtype) {

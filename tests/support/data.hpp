@@ -84,20 +84,33 @@ void write(const View& view, std::int64_t begin, std::span<const double> values)
 ::testing::AssertionResult are(const ConstView& view, std::int64_t begin,
                                std::span<const double> values);
 
+inline constexpr std::int64_t kStretch = 512;
+
+/** Of which many are computed at a time: as many as a stretch has at most. */
+template <class Value>
+concept ComputesStretches = requires(const Value& value, std::span<double> values) {
+  value.compute(std::int64_t{}, values);
+};
+
 /** Calls body(begin, {value(begin), value(begin + 1), ...}) for stretches that cover [0, count). */
 template <class Value, class Body>
 void in_stretches(std::int64_t count, const Value& value, const Body& body) {
-  std::array<double, 512> values;
-  for (std::int64_t begin = 0; begin < count; begin += std::ssize(values)) {
-    const std::int64_t length = std::min<std::int64_t>(std::ssize(values), count - begin);
-    for (std::int64_t i = 0; i < length; ++i) {
-      values[static_cast<std::size_t>(i)] = static_cast<double>(value(begin + i));
+  std::array<double, kStretch> memory;
+  for (std::int64_t begin = 0; begin < count; begin += kStretch) {
+    const auto length = static_cast<std::size_t>(std::min(kStretch, count - begin));
+    const std::span<double> values = std::span(memory).first(length);
+    if constexpr (ComputesStretches<Value>) {
+      value.compute(begin, values);
+    } else {
+      for (std::size_t i = 0; i < length; ++i) {
+        values[i] = static_cast<double>(value(begin + static_cast<std::int64_t>(i)));
+      }
     }
-    body(begin, std::span<const double>(values).first(static_cast<std::size_t>(length)));
+    body(begin, values);
   }
 }
 
-/** view[i] = value(i). */
+/** view[i] = value(i), or what `value` computes. */
 template <class Value>
 void fill(const View& view, const Value& value) {
   in_stretches(view.count, value,
@@ -114,41 +127,44 @@ template <class Value>
   return result;
 }
 
-/** A number from 0 to below - 1, which is at most 2^24. */
+/** A number from 0 to below - 1, which is at most 2^24. Of 32 bits, which are hashed several at a
+ * time: elements begin anew after 2^32. */
 inline int scrambled(int rank, std::int64_t i, int below) {
-  constexpr std::uint64_t kByElement = 0x9E3779B97F4A7C15;
-  constexpr std::uint64_t kByRank = 0xC2B2AE3D27D4EB4F;
-  std::uint64_t h = static_cast<std::uint64_t>(i) * kByElement;
-  h += static_cast<std::uint64_t>(rank) * kByRank + 1;
-  h = (h ^ (h >> 32U)) * std::uint64_t{0xD6E8FEB86659FD93};
-  return static_cast<int>(((h >> 40U) * static_cast<std::uint64_t>(below)) >> 24U);
+  constexpr std::uint32_t kByElement = 0x9E3779B1;
+  constexpr std::uint32_t kByRank = 0xC2B2AE35;
+  std::uint32_t h = static_cast<std::uint32_t>(i) * kByElement;
+  h += static_cast<std::uint32_t>(rank) * kByRank + 1;
+  h = (h ^ (h >> 15U)) * std::uint32_t{0x85EBCA6B};
+  h ^= h >> 13U;
+  return static_cast<int>((std::uint64_t{h >> 8U} * static_cast<std::uint64_t>(below)) >> 24U);
 }
 
 /**
- * Element `i` of what `rank` contributes: a small whole number, so that every result is exact in
- * every dtype and order; different in each rank, and with no period in `i`.
+ * What `rank` contributes, from `first` on: small whole numbers, so that every result is exact in
+ * every dtype and order; different in each rank, and with no period.
  */
-inline double contribution(DType dtype, ReduceKind kind, int rank, std::int64_t i) {
-  const bool negative = is_float(dtype) || is_signed_integer(dtype);
-  switch (kind) {
-    case ReduceKind::band:
-    case ReduceKind::bor:
-    case ReduceKind::bxor:
-      return scrambled(rank, i, 256) - (negative ? 128 : 0);
-    case ReduceKind::land:  // a quarter false, or true, so that neither result is rare
-      return scrambled(rank, i, 4);
-    case ReduceKind::lor:
-    case ReduceKind::lxor:
-      return scrambled(rank, i, 4) == 0 ? 3 : 0;
-    default:
-      break;
-  }
-  if (kind == ReduceKind::product) {  // at most 3^4; no zero, which would hide the others
-    const int magnitude = scrambled(rank, i, 3) + 1;
-    return negative && scrambled(rank + 64, i, 2) != 0 ? -magnitude : magnitude;
-  }
-  return scrambled(rank, i, 17) - (negative ? 8 : 0);
-}
+struct Contribution {
+  DType dtype;
+  ReduceKind kind;
+  int rank;
+  std::int64_t first = 0;
+
+  void compute(std::int64_t begin, std::span<double> values) const;
+};
+
+/** What the reduction of contributions of `ranks` ranks is, from `first` on. */
+struct Reduced {
+  DType dtype;
+  Reduce reduce;
+  int ranks;
+  std::int64_t first = 0;
+  int first_rank = 0;
+
+  void compute(std::int64_t begin, std::span<double> values) const;
+};
+
+/** Element `i` of what `rank` contributes. */
+double contribution(DType dtype, ReduceKind kind, int rank, std::int64_t i);
 
 /** What the reduction of contribution(.., first, i) to contribution(.., first + ranks - 1, i) is.
  */
