@@ -33,13 +33,13 @@ namespace tutti {
  * TCP by threads of its own, as long as it has the store: a call takes a round trip then.
  *
  * Errors: PeerLost where a rank of the communicator has died, if what is asked for is not there,
- * for that rank might have been to set it; at once, wherever it is known. Who has left before does
- * not count. So do a mismatch, and an abort() of another rank, end a wait. Whoever waits in get()
- * or pop() counts, for those who wait for it in a collective, as one who computes. A rank that is
- * killed or stopped in the middle of a change or of a look at the table, mostly a microsecond or
- * so, but longer where the table grows by new memory, is named to all others, now or at the
- * deadline of the communicator. After a DeadlineExceeded, InvalidArgument or SystemError the store
- * is as before.
+ * for that rank might have been to set it; at once, wherever it is known, and the communicator has
+ * failed with it then. Who has left before does not count. So do a mismatch, and an abort() of
+ * another rank, end a wait. Whoever waits in get() or pop() counts, for those who wait for it in a
+ * collective, as one who computes. A rank that is killed or stopped in the middle of a change or of
+ * a look at the table, mostly a microsecond or so, but longer where the table grows by new memory,
+ * is named to all others, now or at the deadline of the communicator. After a DeadlineExceeded,
+ * InvalidArgument or SystemError the store is as before.
  */
 class Store {
  public:

@@ -10,6 +10,7 @@
 
 #include "tutti/call.hpp"
 #include "tutti/device.hpp"
+#include "tutti/error.hpp"
 
 namespace tutti {
 
@@ -79,6 +80,10 @@ class Transport {
   /** The same, without a deadline, for waits that ranks which have left need not take part in:
    * these are not lost when their processes end. */
   virtual void look_after_present() { pulse({}); }
+
+  /** Somebody else has found that the processes of ranks have ended: tells the other ranks, and
+   * throws what all of them throw. */
+  virtual void lose_ended(const PeerLost& ended) { throw ended; }
 
   /** Tells the other ranks that this one takes part no longer. Waits for nobody. */
   virtual void abort(std::string_view reason) noexcept = 0;

@@ -82,6 +82,12 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     guarded([&] { transport_->look_after_present(); });
   }
 
+  /** A store has found that a rank has died: throws what the communicator fails with, on all ranks.
+   * Nothing happens if it has failed already. */
+  void lose_ended(const PeerLost& ended) {
+    if (!health_->is_broken()) guarded([&] { transport_->lose_ended(ended); });
+  }
+
   /** From now on calls are in `trace`, too; null changes nothing. */
   void add_trace(std::shared_ptr<record::Trace> trace);
   /** Calls are in the timeline of those of `other`. */

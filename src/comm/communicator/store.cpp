@@ -20,6 +20,7 @@
 #include "base/finally.hpp"
 #include "base/fork_guard.hpp"
 #include "comm/communicator/communicator_impl.hpp"
+#include "comm/failure.hpp"
 #include "comm/hosts/store/remote_store.hpp"
 #include "comm/hosts/store/store_server.hpp"
 #include "comm/key_values.hpp"
@@ -58,12 +59,10 @@ class Store::Impl {
   }
 
   void set(std::string_view key, std::span<const std::byte> value) {
-    const Finally end(&forget_wait);
-    values(key).set(key, value);
+    in_call([&] { values(key).set(key, value); });
   }
   std::int64_t add(std::string_view key, std::int64_t delta) {
-    const Finally end(&forget_wait);
-    return values(key).add(key, delta);
+    return in_call([&] { return values(key).add(key, delta); });
   }
   std::vector<std::byte> get(std::string_view key, KeyValues::Take take,
                              std::optional<std::chrono::milliseconds> timeout) {
@@ -71,10 +70,11 @@ class Store::Impl {
       throw InvalidArgument("timeout is " + std::to_string(timeout->count()) +
                             " ms, but must not be negative");
     }
-    const Finally end(&forget_wait);
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestTimeout);
-    return values(key).get(key, take, std::min(timeout.value_or(ranks_.timeout()), limit),
-                           [this] { look(); });
+    return in_call([&] {
+      return values(key).get(key, take, std::min(timeout.value_or(ranks_.timeout()), limit),
+                             [this] { look(); });
+    });
   }
 
  private:
@@ -91,6 +91,17 @@ class Store::Impl {
     return table_ ? static_cast<KeyValues&>(*table_) : *remote_;
   }
 
+  /** Whoever hears by the store that a rank has died tells those that wait for something else. */
+  template <class Action>
+  auto in_call(const Action& action) -> decltype(action()) {
+    const Finally end(&forget_wait);
+    try {
+      return action();
+    } catch (const ProcessesEnded& ended) {
+      communicator_->lose_ended(ended);
+      throw;
+    }
+  }
   /** In a wait of a call: see forget_wait(). */
   void look() {
     InterruptCheck::poll();

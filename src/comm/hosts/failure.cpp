@@ -72,6 +72,11 @@ void HierarchicalTransport::look_after_present() {
   });
 }
 
+void HierarchicalTransport::lose_ended(const PeerLost& ended) {
+  look_after_present();  // another failure may have come before
+  guarded([&] { throw ProcessesEnded(ended.ranks(), ended.reason()); });
+}
+
 void HierarchicalTransport::pulse(std::chrono::milliseconds waited) {
   guarded([&] {
     local_->group().look_after_all();

@@ -31,6 +31,10 @@ void ShmTransport::pulse(std::chrono::milliseconds waited) {
 
 void ShmTransport::look_after_present() { local_->group().look_after_present(); }
 
+void ShmTransport::lose_ended(const PeerLost& ended) {
+  local_->group().lose(ended.ranks().front(), ended.reason(), Ended::yes);
+}
+
 // --- Calls --------------------------------------------------------------------------------------
 
 Task ShmTransport::task_of(const Call& call) const {

@@ -50,6 +50,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Transport> group(std::span<const int> ranks) override;
   void pulse(std::chrono::milliseconds waited) override;
   void look_after_present() override;
+  void lose_ended(const PeerLost& ended) override;
   void abort(std::string_view reason) noexcept override;
 
   /** For tests. */

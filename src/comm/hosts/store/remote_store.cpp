@@ -12,6 +12,7 @@
 #include "base/finally.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
+#include "comm/failure.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
@@ -45,6 +46,8 @@ constexpr WaitPolicy kForAConnection{.nap = std::chrono::microseconds(200), .int
       throw SystemError(text, static_cast<int>(reply.number));
     case Status::lost:
       throw PeerLost({static_cast<int>(reply.number)}, text);
+    case Status::ended:
+      throw ProcessesEnded({static_cast<int>(reply.number)}, text);
     default:
       throw CommunicationError(text);
   }

@@ -33,11 +33,11 @@ struct StoreRequest {
 
 /** The value follows, or the text of an error. */
 struct StoreReply {
-  enum class Status : std::uint8_t { done, deadline, refused, system, lost, failed };
+  enum class Status : std::uint8_t { done, deadline, refused, system, lost, ended, failed };
   Status status = Status::done;
   std::int64_t bytes = 0;
   std::int64_t number =
-      0;  ///< of add the sum, of an error of the system its number, or who is lost
+      0;  ///< of add the sum, of an error of the system its number, or who is lost, or has ended
 };
 
 /** How a transfer waits. */

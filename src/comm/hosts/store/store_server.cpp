@@ -20,6 +20,7 @@
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "base/waiter.hpp"
+#include "comm/failure.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti {
@@ -43,7 +44,8 @@ struct GivenUp {};
 StoreReply reply_of(const std::exception& error) {
   using Status = StoreReply::Status;
   if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) {
-    return {Status::lost, 0, lost->ranks().empty() ? 0 : lost->ranks().front()};
+    const Status status = ended_of(*lost) == Ended::yes ? Status::ended : Status::lost;
+    return {status, 0, lost->ranks().empty() ? 0 : lost->ranks().front()};
   }
   if (const auto* system = dynamic_cast<const SystemError*>(&error)) {
     return {Status::system, 0, system->error_number()};

@@ -11,6 +11,7 @@
 #include "base/page_size.hpp"
 #include "base/text.hpp"
 #include "base/waiter.hpp"
+#include "comm/failure.hpp"
 #include "tutti/error.hpp"
 #include "tutti/interrupt.hpp"
 
@@ -302,7 +303,7 @@ std::vector<std::byte> HostStore::get(std::string_view key, Take take,
     const std::uint32_t seen = changes.value();
     if (auto value = find_value(key, take)) return std::move(*value);
     if (const int lost = header().lost.load(); lost != 0) {
-      throw PeerLost({lost - 1}, "its process has ended");
+      throw ProcessesEnded({lost - 1}, "its process has ended");
     }
     if (waiter.expired()) {
       look();

@@ -64,7 +64,8 @@ class HostStore final : public KeyValues {
 
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // What blocks does so for a moment, but gets and pops. Errors: PeerLost as RobustLock says.
+  // What blocks does so for a moment, but gets and pops. Errors: PeerLost as RobustLock says, and
+  // ProcessesEnded of gets and pops after lose().
 
   void set(std::string_view key, std::span<const std::byte> value) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;

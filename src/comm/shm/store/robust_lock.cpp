@@ -6,6 +6,7 @@
 
 #include "base/text.hpp"
 #include "base/waiter.hpp"
+#include "comm/failure.hpp"
 #include "tutti/error.hpp"
 
 namespace tutti::shm {
@@ -42,7 +43,8 @@ RobustLock::Hold::Hold(RobustLock& lock, int rank, std::chrono::milliseconds tim
       if (holder < 0) break;
       // Its number stays. (A mutex that is not recoverable glibc 2.36 takes for locked later on.)
       ::pthread_mutex_unlock(&lock.mutex_);
-      throw PeerLost({holder}, "its process has ended in the middle of a change of the store");
+      throw ProcessesEnded({holder},
+                           "its process has ended in the middle of a change of the store");
     }
     if (code != EBUSY) throw SystemError("cannot take a lock in shared memory", code);
     if (!waiter.expired()) continue;
