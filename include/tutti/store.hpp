@@ -39,7 +39,9 @@ namespace tutti {
  * collective, as one who computes. A rank that is killed or stopped in the middle of a change or of
  * a look at the table, mostly a microsecond or so, but longer where the table grows by new memory,
  * is named to all others, now or at the deadline of the communicator. After a DeadlineExceeded,
- * InvalidArgument or SystemError the store is as before.
+ * InvalidArgument or SystemError the store is as before. A rank that was stopped in the middle of a
+ * call until rank 0 has given that up, which may have done it, is told so by a PeerLost of itself,
+ * with which nothing else has failed.
  */
 class Store {
  public:

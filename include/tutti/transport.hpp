@@ -81,9 +81,10 @@ class Transport {
    * these are not lost when their processes end. */
   virtual void look_after_present() { pulse({}); }
 
-  /** Somebody else has found that the processes of ranks have ended: tells the other ranks, and
-   * throws what all of them throw. */
-  virtual void lose_ended(const PeerLost& ended) { throw ended; }
+  /** Somebody else has found that the process of a rank has ended: tells the other ranks, and
+   * throws what all of them throw. Returns if the rank had left before, as far as is known, or if
+   * there is nobody to tell. */
+  virtual void lose_ended(const PeerLost& /*ended*/) {}
 
   /** Tells the other ranks that this one takes part no longer. Waits for nobody. */
   virtual void abort(std::string_view reason) noexcept = 0;

@@ -113,6 +113,11 @@ TEST_F(StoreNews, WhatOneHearsByTheStoreAllHear) {
   expect_all_hear({0});
 }
 
+TEST_F(StoreNews, WhatOneHearsOfTheStoreOfAnotherHostAllHear) {
+  if (world().one_host() || last_leader() == last()) GTEST_SKIP() << "needs two hosts of two";
+  expect_all_hear({last_leader()});
+}
+
 TEST_F(StoreNews, OfWhoTellsNobodyANeighbourTellsThatHearsByTheStoreAsWell) {
   const std::vector<int> host = first_host();
   if (world().one_host() || last_leader() == last() || host.size() < 2) {

@@ -30,6 +30,7 @@ bool g_stops_as_it_sends = false;               // this process, the next long v
 }  // namespace
 
 /** Stands in front of the system's. */
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): those are reserved names
 extern "C" ssize_t send(int socket, const void* data, std::size_t bytes, int flags) {
   const bool stops = bytes == kLongValue && std::exchange(g_stops_as_it_sends, false);
   const ssize_t sent = ::sendto(socket, data, stops ? 1000 : bytes, flags, nullptr, 0);

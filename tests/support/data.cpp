@@ -92,13 +92,15 @@ void write(const View& view, std::int64_t begin, std::span<const double> values)
                                std::span<const double> values) {
   return dispatch(view.dtype, [&](auto zero) -> ::testing::AssertionResult {
     using T = decltype(zero);
-    const auto* elements = static_cast<const T*>(view.data) + begin;
+    // A byte of neither 0 nor 1 is no truth value.
+    using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
+    const auto* elements = static_cast<const Stored*>(view.data) + begin;
     bool all_are = true;  // first, as it takes many at a time
     for (std::size_t i = 0; i < values.size(); ++i) {
-      all_are &= elements[i] == element<T>(values[i]);
+      all_are &= elements[i] == static_cast<Stored>(element<T>(values[i]));
     }
     for (std::size_t i = 0; i < values.size() && !all_are; ++i) {
-      const T expected = element<T>(values[i]);
+      const auto expected = static_cast<Stored>(element<T>(values[i]));
       if (elements[i] == expected) continue;
       return ::testing::AssertionFailure()
              << "element " << begin + static_cast<std::int64_t>(i) << " of " << view.count << " is "

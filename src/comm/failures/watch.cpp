@@ -146,6 +146,11 @@ void Watch::leave() noexcept {
   }
 }
 
+bool Watch::has_left(int rank) {
+  const std::lock_guard lock(mutex_);
+  return departures_.has_left(rank);
+}
+
 void Watch::tell_departure(int rank) {
   messenger_->send(Departure{counts_.sent_to(rank)}, members_[static_cast<std::size_t>(rank)]);
 }

@@ -88,6 +88,9 @@ class Watch final {
   /** Tells all members that `ranks` are lost, and throws what all of them throw. */
   [[noreturn]] void lose(std::vector<int> ranks, const std::string& reason);
 
+  /** Whether it is known that a member has left. */
+  bool has_left(int rank);
+
   /** A message of `ranks` has failed: throws what else has come that tells why, such as a mismatch
    * in a collective, or else does as lose() does. */
   [[noreturn]] void lose_by_message(std::vector<int> ranks, const std::string& reason);

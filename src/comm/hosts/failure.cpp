@@ -73,7 +73,11 @@ void HierarchicalTransport::look_after_present() {
 }
 
 void HierarchicalTransport::lose_ended(const PeerLost& ended) {
-  look_after_present();  // another failure may have come before
+  look_after_present();  // another failure may have come before, or a farewell
+  const int lost = ended.ranks().front();
+  const bool has_left = shares_host(lost) ? local_->group().has_left(layout_.local_rank_of(lost))
+                                          : channel_->has_left(lost);
+  if (has_left) return;
   guarded([&] { throw ProcessesEnded(ended.ranks(), ended.reason()); });
 }
 

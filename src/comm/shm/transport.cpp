@@ -32,7 +32,9 @@ void ShmTransport::pulse(std::chrono::milliseconds waited) {
 void ShmTransport::look_after_present() { local_->group().look_after_present(); }
 
 void ShmTransport::lose_ended(const PeerLost& ended) {
-  local_->group().lose(ended.ranks().front(), ended.reason(), Ended::yes);
+  LocalGroup& group = local_->group();
+  const int rank = ended.ranks().front();
+  if (!group.has_left(rank)) group.lose(rank, ended.reason(), Ended::yes);
 }
 
 // --- Calls --------------------------------------------------------------------------------------

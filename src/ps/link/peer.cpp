@@ -7,10 +7,11 @@ namespace tutti::ps {
 
 std::optional<Request> Peer::take() {
   if (stopped_ || drained_) return std::nullopt;
-  const bool ended = has_ended();
-  if (data_end_ && !ended && std::chrono::steady_clock::now() > data_end_->heard_by) {
-    close(data_end_->error);
+  if (data_end_ && !has_ended() && std::chrono::steady_clock::now() > data_end_->heard_by) {
+    handle_control();  // what has come by then
+    if (!has_ended()) close(data_end_->error);
   }
+  const bool ended = has_ended();
   std::optional<Request> request = take_request();
   if (!request) {
     drained_ = drained_ || ended;
@@ -33,7 +34,7 @@ void Peer::handle_control() {
 }
 
 void Peer::handle_data() {
-  if (has_ended()) return;
+  if (has_ended() || data_end_) return;
   const std::optional<int> error = move_data(kMostInATurn);
   if (!error || has_ended()) return;
   // Why the worker leaves comes over the other connection, which may be late.

@@ -180,11 +180,15 @@ mpi::Socket RemoteStore::take_connection(const Look& look) {
       return socket;
     }
   }
+  return connect_again(timeout_, look);
+}
+
+mpi::Socket RemoteStore::connect_again(std::chrono::milliseconds limit, const Look& look) {
   try {
-    return connect(timeout_, StoreRequest::Kind::end, look);
+    return connect(limit, StoreRequest::Kind::end, look);
   } catch (const DeadlineExceeded&) {
-    throw PeerLost({0}, "it keeps the store, and did not let this rank connect within " +
-                            seconds_text(timeout_));
+    throw PeerLost(
+        {0}, "it keeps the store, and did not let this rank connect within " + seconds_text(limit));
   } catch (const SystemError& error) {  // it could before
     const int number = error.error_number();
     if (mpi::is_shortage(number)) throw;
@@ -196,24 +200,15 @@ mpi::Socket RemoteStore::take_connection(const Look& look) {
 
 void RemoteStore::lose_connection(const Look& look) {
   look();  // the communicator may have failed, which ended rank 0 as well
-  if (!is_served(look)) lose_server();
+  mpi::Socket another = connect_again(std::min(kToWelcome, timeout_), look);
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(another));
+  }
   throw PeerLost({rank_},
                  "its connection to the store has ended in the middle of a request, as it does "
                  "when nothing of that moves within " +
                      seconds_text(timeout_) + "; rank 0, which keeps the store, still answers");
-}
-
-bool RemoteStore::is_served(const Look& look) {
-  try {
-    mpi::Socket socket = connect(std::min(kToWelcome, timeout_), StoreRequest::Kind::end, look);
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(socket));
-    return true;
-  } catch (const SystemError&) {
-    return false;
-  } catch (const DeadlineExceeded&) {
-    return false;
-  }
 }
 
 RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,

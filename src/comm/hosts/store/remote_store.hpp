@@ -59,10 +59,11 @@ class RemoteStore final : public KeyValues {
   mpi::Socket connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
                       const Look& look);
   mpi::Socket take_connection(const Look& look);
-  /** One has ended in the middle of a request. */
+  /** Where the server has been reached before: PeerLost if it is not now. */
+  mpi::Socket connect_again(std::chrono::milliseconds limit, const Look& look);
+  /** One has ended in the middle of a request: PeerLost of rank 0, or of this one if that lets it
+   * connect again. */
   [[noreturn]] void lose_connection(const Look& look);
-  /** Whether rank 0 lets this one connect. */
-  bool is_served(const Look& look);
   /** Keeps a connection until the server has closed it; without memory for that it ends. */
   void give_up(mpi::Socket socket) noexcept;
   /** Closes those that the server has closed. */

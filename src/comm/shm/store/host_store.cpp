@@ -303,6 +303,7 @@ std::vector<std::byte> HostStore::get(std::string_view key, Take take,
     const std::uint32_t seen = changes.value();
     if (auto value = find_value(key, take)) return std::move(*value);
     if (const int lost = header().lost.load(); lost != 0) {
+      look();  // it may have ended because the communicator has failed
       throw ProcessesEnded({lost - 1}, "its process has ended");
     }
     if (waiter.expired()) {
