@@ -22,6 +22,13 @@ def state_of(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def has_nothing_to_do(pid):
+    """Whether a process sleeps, and has been told of each of its children that has ended or was stopped."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    pending = int(lines["SigPnd"], 16) | int(lines["ShdPnd"], 16)
+    return lines["State"].split()[0] == "S" and not pending >> (signal.SIGCHLD - 1) & 1
+
+
 def processes_with(mark):
     """Processes that have this text in their environment: pid and command line of each."""
     found = {}

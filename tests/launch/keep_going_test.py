@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from job import JobTest, main, state_of, wait_until
+from job import JobTest, has_nothing_to_do, main, parent_of, state_of, wait_until
 
 
 class KeepGoing(JobTest):
@@ -102,6 +102,9 @@ exit 1""")
             self.stopped_at[rank] = time.monotonic()
             os.kill(ranks[rank], signal.SIGSTOP)
             wait_until(lambda pid=ranks[rank]: state_of(pid) == "T")
+            # First its wrapper, then the launcher, which that tells.
+            for process in (parent_of(ranks[rank]), job.process.pid):
+                wait_until(lambda pid=process: has_nothing_to_do(pid))
             if rank != stop[-1]:
                 time.sleep(apart)
         (self.folder / "go").touch()
