@@ -143,6 +143,7 @@ class Channel final : public Wire {
   }
   /** Asks those of `ranks` whether they have left that may not have told. */
   void enquire(std::span<const int> ranks) { watch_.enquire(ranks); }
+  /** Whether that is known of a rank. */
   bool has_left(int rank) { return watch_.has_left(rank); }
 
   /** See Watch. */
