@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,28 @@ TEST_F(WireSpeedTest, IsNotFastWhereNobodyListens) {
   WireSpeed sender(ends_[0], none_, hand_);
   ASSERT_TRUE(step_until(sender, alone, 0us, [&] { return sender.is_done(); }));
   EXPECT_FALSE(sender.is_fast());
+}
+
+/** The system's clock, a thousand times slower: no machine is too busy for what is fast by it. */
+class SlowClock final : public TimeSource {
+ public:
+  Clock::time_point now() const override {
+    return Clock::time_point(system().now().time_since_epoch() / 1000);
+  }
+  void sleep(Clock::duration /*time*/) const override {}
+};
+
+TEST_F(WireSpeedTest, IsFoundFastByALeader) {
+  std::vector<Peer> peers(1);
+  peers[0].line = Line::test;
+  peers[0].host = 1;
+  peers[0].socket = std::move(ends_[0]);
+  std::thread next([this] {
+    WireSpeed receiver(none_, ends_[1]);
+    soon([&] { return receiver.step(), receiver.is_done(); });
+  });
+  EXPECT_TRUE(test_wire(peers, 0, 3, SlowClock()));
+  next.join();
 }
 
 /** Also if its own end has room for all. */

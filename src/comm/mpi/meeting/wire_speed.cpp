@@ -80,15 +80,14 @@ void WireSpeed::nap(std::chrono::nanoseconds limit) const {
   ::ppoll(ends.data(), ends.size(), &time, nullptr);
 }
 
-bool test_wire(std::vector<Peer>& peers, int own, int hosts) {
+bool test_wire(std::vector<Peer>& peers, int own, int hosts, const TimeSource& time) {
   Socket none;
   Socket& to_next = line_of(peers, (own + 1) % hosts, none);
   Socket& from_previous = line_of(peers, (own + hosts - 1) % hosts, none);
-  WireSpeed speed(to_next, from_previous);
-  const auto begin = std::chrono::steady_clock::now();
+  WireSpeed speed(to_next, from_previous, time);
+  const auto begin = time.now();
   auto moved = begin;
-  for (auto now = begin; !speed.is_done() && now - begin < kTest;
-       now = std::chrono::steady_clock::now()) {
+  for (auto now = begin; !speed.is_done() && now - begin < kTest; now = time.now()) {
     if (speed.step()) {
       moved = now;
     } else if (now - moved < kSpin) {

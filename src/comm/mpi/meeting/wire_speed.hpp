@@ -52,8 +52,9 @@ class WireSpeed {
 };
 
 /** By the leader of host `own` of several, who all do it at the same time: whether the wire to the
- * next one is fast. Closes the connections for that. Lasts for a few milliseconds at most, whoever
- * is slow, or dead. */
-bool test_wire(std::vector<Peer>& peers, int own, int hosts);
+ * next one is fast. Closes the connections for that. Lasts for a few milliseconds of `time` at
+ * most, whoever is slow, or dead. */
+bool test_wire(std::vector<Peer>& peers, int own, int hosts,
+               const TimeSource& time = TimeSource::system());
 
 }  // namespace tutti::mpi
