@@ -55,6 +55,10 @@ class Wire {
   static constexpr bool has_lanes(int hosts, int ranks_of_each) {
     return hosts > 1 && hosts <= kMostWithoutAhead && ranks_of_each > 1;
   }
+  /** Whether nobody answers it. */
+  static constexpr bool is_one_way(Traffic traffic) {
+    return traffic == Traffic::note || traffic == Traffic::noted;
+  }
   /** What a wait is part of, of which a rank may be in one each at a time. */
   enum class Side : std::uint8_t { collective, send, recv };
   /** The side of the wait that a message of `traffic` ends. */
@@ -87,6 +91,8 @@ class Wire {
   static constexpr std::int64_t kLongPiece = std::int64_t{512} * 1024;
   /** What arrives as a whole: below every eager limit of Open MPI. */
   static constexpr std::int64_t kShort = 3900;
+  /** By so much some messages are longer than all others of their kind: see mpi::Confirming. */
+  static constexpr std::int64_t kSpare = 384;
   /** Pieces of a message that should be under way: eight reach 0.95 of a wire of 1 Gbit/s; two of
    * 256 KiB, which ask, reach 0.82. */
   static constexpr std::int64_t kUnderWay = 8;

@@ -1,102 +1,22 @@
 // Notes to one rank, many in a row: they go together, and none waits for a call to come.
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <cstddef>
-#include <memory>
-#include <utility>
 #include <vector>
 
-#include "comm/mpi/sockets/streams.hpp"
-#include "tcp_pair.hpp"
+#include "notes_over_tcp.hpp"
 
 namespace tutti::mpi {
 namespace {
 
-using Note = std::array<std::byte, 100>;
+using test::Note;
+using test::note_of;
 
-Note note_of(int number) {
-  Note note{};
-  note[0] = static_cast<std::byte>(number);
-  return note;
-}
-
-class GatheredNotesTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto ends = tcp_pair();
-    for (const Socket& end : ends) ASSERT_TRUE(send_at_once(end));
-    number_ = ends[0].get();
-    others_number_ = ends[1].get();
-    root_ = with(1, std::move(ends[0]));
-    other_ = with(0, std::move(ends[1]));
-  }
-  static std::unique_ptr<Streams> with(int rank, Socket socket) {
-    std::vector<Streams::Connection> connections;
-    connections.push_back({rank, Wire::Traffic::collective, std::move(socket)});
-    return std::make_unique<Streams>(std::move(connections));
-  }
-  void send(const Note& note, Wire::Traffic traffic = Wire::Traffic::note) {
-    const auto posted = root_->send(note.data(), std::ssize(note), 1, traffic);
-    ASSERT_TRUE(root_->take_ended(posted));
-  }
-  /** Takes note number `number` at the other end, for as long as that lasts. */
-  void expect(int number) {
-    std::array<std::byte, Wire::kShort> room{};
-    while (!other_->take(room.data(), Wire::kShort, Wire::Traffic::note, 0)) {
-      ASSERT_FALSE(other_->are_in_trouble());
-    }
-    ASSERT_EQ(room[0], static_cast<std::byte>(number));
-  }
-  /** A note, and one that answers it, so often. */
-  void answer_each(int times) {
-    const Note answer{};
-    for (int time = 0; time < times; ++time) {
-      send(note_of(time));
-      expect(time);
-      ASSERT_TRUE(other_->take_ended(
-          other_->send(answer.data(), std::ssize(answer), 0, Wire::Traffic::note)));
-      std::array<std::byte, Wire::kShort> room{};
-      while (!root_->take(room.data(), Wire::kShort, Wire::Traffic::note, 1)) {
-        ASSERT_FALSE(root_->are_in_trouble());
-      }
-    }
-  }
-  unsigned segments_sent() const {
-    tcp_info info{};
-    socklen_t length = sizeof info;
-    EXPECT_EQ(::getsockopt(number_, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
-    return info.tcpi_data_segs_out;
-  }
-  /** Bytes that wait in the kernel. */
-  int unsent() const {
-    int bytes = 0;
-    EXPECT_EQ(::ioctl(number_, SIOCOUTQNSD, &bytes), 0);
-    return bytes;
-  }
-  /** Bytes that wait in the kernel for the other end to read them. */
-  int unread() const {
-    int bytes = 0;
-    EXPECT_EQ(::ioctl(others_number_, FIONREAD, &bytes), 0);
-    return bytes;
-  }
-  bool sends_at_once() const {
-    int value = 0;
-    socklen_t length = sizeof value;
-    EXPECT_EQ(::getsockopt(number_, IPPROTO_TCP, TCP_NODELAY, &value, &length), 0);
-    return value != 0;
-  }
-
-  int number_ = -1;
-  int others_number_ = -1;
-  std::unique_ptr<Streams> root_;
-  std::unique_ptr<Streams> other_;
-};
+class GatheredNotesTest : public test::NotesOverTcp {};
 
 TEST_F(GatheredNotesTest, ThoseInARowGoTogether) {
   // A new connection confirms each segment at once.
@@ -161,40 +81,6 @@ TEST_F(GatheredNotesTest, AreConfirmedAsTheyAreRead) {
     EXPECT_EQ(unsent(), 0);  // as those before are confirmed
     for (int number = 3; number < 5; ++number) expect(number);
   }
-}
-
-/** Of messages to and fro the kernel leaves the last unconfirmed, for 40 ms. */
-TEST_F(GatheredNotesTest, WhoWaitsForOneConfirmsWhatCameBefore) {
-  constexpr auto kExchange = Wire::Traffic::collective;
-  Note room{};
-  const auto exchange = [&] {
-    const auto here = root_->receive(room.data(), std::ssize(room), 1, kExchange);
-    const auto there = other_->receive(room.data(), std::ssize(room), 0, kExchange);
-    ASSERT_TRUE(other_->take_ended(other_->send(room.data(), std::ssize(room), 0, kExchange)));
-    while (!root_->take_ended(here)) root_->progress();
-    send(note_of(1), kExchange);
-    while (!other_->take_ended(there)) other_->progress();
-  };
-  std::array<std::byte, Wire::kShort> taken{};
-  const auto unconfirmed = [&] {
-    int bytes = 0;
-    EXPECT_EQ(::ioctl(number_, SIOCOUTQ, &bytes), 0);
-    return bytes;
-  };
-  for (int time = 0; time < 20; ++time) exchange();  // a new connection confirms each segment
-  // Where this process gets no core meanwhile it is the other way round.
-  int confirmed = 0;
-  int returned_first = 0;
-  for (int time = 0; time < 10; ++time) {
-    exchange();
-    ASSERT_FALSE(other_->take(taken.data(), Wire::kShort, Wire::Traffic::note, 0));
-    if (unconfirmed() == 0) ++confirmed;
-    send(note_of(time));
-    expect(time);
-    if (unconfirmed() > 0) ++returned_first;
-  }
-  EXPECT_GT(confirmed, 0);
-  EXPECT_GT(returned_first, 0);  // the calls that read the notes
 }
 
 TEST_F(GatheredNotesTest, NoneIsHeldBackBehindOneThatHasNotLeft) {

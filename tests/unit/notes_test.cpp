@@ -260,6 +260,26 @@ TEST_F(NotesTest, AllWhoAreAwaitedAreAsked) {
   EXPECT_EQ(wire_.sent[1].source, kOther);
 }
 
+/** For the kernel of who gets them, which takes two segments of one length for the longest. */
+TEST_F(NotesTest, BeforeDataNoneIsAsLongAsTheOneBeforeAndSomeAreMuchLonger) {
+  Bytes room(Wire::kShort);
+  const std::int64_t carries = notes_.write(room.data(), bytes_of_text("four"), {}) - 4;
+  std::int64_t before = 0;
+  std::int64_t first = 0;
+  int longer = 0;
+  for (int i = 0; i < 64; ++i) {
+    const std::int64_t bytes = notes_.write(room.data(), {}, {});
+    EXPECT_NE(bytes, before);
+    EXPECT_GE(bytes, carries);
+    longer += bytes >= carries + Wire::kSpare ? 1 : 0;
+    if (before == 0) first = bytes;
+    before = bytes;
+  }
+  EXPECT_EQ(longer, 4);
+  EXPECT_GE(first, carries + Wire::kSpare);
+  EXPECT_EQ(notes_.write(room.data(), bytes_of_text("four"), {}), carries + 4);
+}
+
 /** Notes of one rank come in their order: it has sent none of this call. */
 TEST_F(NotesTest, ALaterNoteOfWhoIsAwaitedShowsThatItHasMadeAnotherCall) {
   ScriptedWire theirs(kRoot);

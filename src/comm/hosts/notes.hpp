@@ -64,7 +64,7 @@ class Notes {
   /** A note on the call under way, with `data`, of at most kCarried bytes; how long it is. `note`
    * has Wire::kShort bytes. This rank has been `away` from collectives before. */
   std::int64_t write(std::byte* note, std::span<const std::byte> data,
-                     std::chrono::microseconds away) const;
+                     std::chrono::microseconds away);
   /** How long its author had been away: a wait for it beyond that is not for the author. */
   static std::chrono::microseconds away_in(const std::byte* note);
   /** What a note carries. */
@@ -111,6 +111,11 @@ class Notes {
    * them. */
   static constexpr std::size_t kMostEarly = 128;
 
+  /** Of notes with nothing in them, before data mostly, none is as long as the one before it, and
+   * one in some by Wire::kSpare longer than without what is appended at `end`: how much that is. It
+   * serves connections (see mpi::Confirming), and costs others as little. */
+  std::int64_t lengthen(std::byte* end);
+
   // With mutex_ held:
   Fit examine(const Note& note, int source) const;
   bool awaits(int source) const {
@@ -145,6 +150,7 @@ class Notes {
   RecycledVector<int> full_;  // those of whom enough are early
   RecycledVector<Note> early_questions_;
   // The collective's:
+  std::int64_t lengthened_ = 0;       // notes that were written with nothing in them
   std::unique_ptr<Batch> passed_on_;  // how what wait() has brought has left before
   std::optional<Batch> question_;
 };

@@ -210,6 +210,17 @@ void confirm_now(const Socket& socket) {
   set_option(socket, IPPROTO_TCP, TCP_QUICKACK, 0);
 }
 
+void set_low_water(const Socket& socket, int bytes) {
+  set_option(socket, SOL_SOCKET, SO_RCVLOWAT, bytes);
+}
+
+std::int64_t segment_of(const Socket& socket) {
+  int bytes = 0;
+  socklen_t length = sizeof bytes;
+  const int code = ::getsockopt(socket.get(), IPPROTO_TCP, TCP_MAXSEG, &bytes, &length);
+  return code == 0 ? bytes : 0;
+}
+
 bool has_unsent(const Socket& socket) {
   int bytes = 0;
   return ::ioctl(socket.get(), SIOCOUTQNSD, &bytes) != 0 || bytes > 0;

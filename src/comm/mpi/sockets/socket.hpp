@@ -92,6 +92,11 @@ bool confirm_at_once(const Socket& socket);
 /** Has the kernel confirm now what has come, and along with what is sent what comes from here on.
  */
 void confirm_now(const Socket& socket);
+/** While fewer than `bytes` bytes are unread the kernel confirms what makes more than a segment as
+ * it comes, not when it is read, and poll() does not tell of it. A new connection has 1. */
+void set_low_water(const Socket& socket, int bytes);
+/** Bytes that the kernel sends in one segment; 0 if nobody knows. */
+std::int64_t segment_of(const Socket& socket);
 /** Whether the kernel has taken something that it has not sent yet, as far as is known. */
 bool has_unsent(const Socket& socket);
 /** Has the kernel take no more while there are `bytes` bytes that it has not sent yet. Whether it

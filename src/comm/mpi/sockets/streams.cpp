@@ -119,6 +119,7 @@ Wire::Posted Streams::send(const std::byte* data, std::int64_t bytes, int destin
   Message message{
       .header = header_of(bytes, traffic), .bytes = bytes, .there = bytes, .traffic = traffic};
   const bool is_note = traffic == Wire::Traffic::note;
+  stream.confirming.note_send(stream.connection.socket, traffic, bytes);
   if (stream.gathering.before(stream.connection.socket, is_note, !is_first)) {
     message.header |= kConfirm;
   }
@@ -149,6 +150,7 @@ Wire::Passed Streams::pass_on(std::byte* data, std::int64_t bytes, int source, i
                               Wire::Traffic traffic) {
   const std::lock_guard lock(mutex_);
   Stream& to = stream_to(destination, traffic);
+  to.confirming.note_send(to.connection.socket, traffic, bytes);
   to.gathering.before(to.connection.socket, false, to.sends.first != kNone);
   const Message send{
       .data = data, .header = header_of(bytes, traffic), .bytes = bytes, .traffic = traffic};
@@ -242,6 +244,8 @@ void Streams::push(Stream& stream) {
       if (!is_to_be_tried_again()) note_takes_nothing(stream);
       return;
     }
+    stream.confirming.note_sent();
+    take_off(stream);
     const bool all = moved == wanted;
     const std::int64_t sent = moved;
     while (moved > 0) {
@@ -249,7 +253,7 @@ void Streams::push(Stream& stream) {
       const std::int64_t more = std::min(moved, kHeader + message.bytes - message.moved);
       message.moved += more;
       moved -= more;
-      if (goes_one_way(message.traffic)) stream.unconfirmed += more;
+      if (Wire::is_one_way(message.traffic)) stream.unconfirmed += more;
       if (message.moved == kHeader + message.bytes) end_first(stream.sends);
     }
     const bool has_begun = stream.sends.first != kNone && at(stream.sends.first).moved > 0;
@@ -300,15 +304,28 @@ void Streams::note_mistake(Stream& stream) {
 }
 
 /** Reads what comes next: how much of that belongs to which message is not known yet. */
-void Streams::read_early(Stream& stream, std::int64_t most) {
+void Streams::read_early(Stream& stream, std::int64_t most, Reading how) {
+  if (!take_off(stream)) return;
   const auto begin = stream.early.begin();
   std::copy(begin + stream.used, begin + stream.come, begin);
   stream.come -= std::exchange(stream.used, 0);
-  stream.come += read(stream, stream.early.data() + stream.come, most - stream.come);
+  const std::int64_t come =
+      read(stream, stream.early.data() + stream.come, most - stream.come, how);
+  stream.come += come;
+  if (how == Reading::look) stream.seen = come;
 }
 
-std::optional<Streams::Header> Streams::next_header(Stream& stream, std::int64_t most) {
-  if (stream.come - stream.used < kHeader) read_early(stream, most);
+/** What was looked at alone is read now, to where it is. */
+bool Streams::take_off(Stream& stream) {
+  if (stream.seen == 0) return true;
+  std::byte* const to = stream.early.data() + (stream.come - stream.seen);
+  stream.seen -= read(stream, to, stream.seen, Reading::take);
+  return stream.seen == 0;
+}
+
+std::optional<Streams::Header> Streams::next_header(Stream& stream, std::int64_t most,
+                                                    Reading how) {
+  if (stream.come - stream.used < kHeader) read_early(stream, most, how);
   if (stream.come - stream.used < kHeader) return std::nullopt;
   return header_at(stream);
 }
@@ -319,14 +336,17 @@ Streams::Header Streams::header_at(const Stream& stream) {
   return header;
 }
 
-void Streams::note_header(Stream& stream, Header header) const {
-  stream.gathering.note_message(stream.connection.socket, goes_one_way(traffic_in(header)),
-                                (header & kConfirm) != 0);
+void Streams::note_header(Stream& stream, Header header) {
+  const bool is_to_confirm = (header & kConfirm) != 0;
+  if (is_to_confirm) take_off(stream);  // what was looked at alone is not confirmed
+  stream.gathering.note_message();
+  stream.confirming.note_message(stream.connection.socket, traffic_in(header),
+                                 kHeader + length_in(header), is_to_confirm);
 }
 
 /** Whether the next message has begun to come, and is of the kind that is wanted. */
 bool Streams::begin(Stream& stream, Message& message) {
-  const auto header = next_header(stream, kEarly);
+  const auto header = next_header(stream, kEarly, Reading::take);
   if (!header || traffic_in(*header) != message.traffic) return false;
   const std::int64_t length = length_in(*header);
   if (length > message.bytes || (length < message.bytes && message.passes_on != kNone)) {
@@ -351,8 +371,11 @@ void Streams::note_end(Stream& stream, std::int64_t come) {
 /** Reads what a message lacks, and along with it the length of the next one: how much came of the
  * `bytes` bytes of the first. What was read early is used up by then. */
 std::int64_t Streams::read_rest(Stream& stream, const Message& message, std::int64_t bytes) {
+  if (!take_off(stream)) return 0;
   std::byte* const to = message.data + message.moved;
-  if (message.passes_on != kNone && bytes > kPassedAtOnce) return read(stream, to, kPassedAtOnce);
+  if (message.passes_on != kNone && bytes > kPassedAtOnce) {
+    return read(stream, to, kPassedAtOnce, Reading::take);
+  }
   std::array<iovec, 2> parts{
       {{to, static_cast<std::size_t>(bytes)}, {stream.early.data(), kEarly}}};
   msghdr call{};
@@ -360,18 +383,18 @@ std::int64_t Streams::read_rest(Stream& stream, const Message& message, std::int
   call.msg_iovlen = parts.size();
   const ssize_t come = ::recvmsg(stream.connection.socket.get(), &call, MSG_DONTWAIT);
   note_end(stream, come);
-  stream.gathering.note_read();
+  stream.confirming.note_read();
   stream.used = 0;
   stream.come = std::max<std::int64_t>(come - bytes, 0);
   return std::clamp<std::int64_t>(come, 0, bytes);
 }
 
 /** How much of at most `bytes` bytes has come. */
-std::int64_t Streams::read(Stream& stream, std::byte* to, std::int64_t bytes) {
-  const ssize_t come =
-      ::recv(stream.connection.socket.get(), to, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
+std::int64_t Streams::read(Stream& stream, std::byte* to, std::int64_t bytes, Reading how) {
+  const ssize_t come = ::recv(stream.connection.socket.get(), to, static_cast<std::size_t>(bytes),
+                              MSG_DONTWAIT | (how == Reading::look ? MSG_PEEK : 0));
   note_end(stream, come);
-  stream.gathering.note_read();
+  stream.confirming.note_read();
   return std::max<std::int64_t>(come, 0);
 }
 

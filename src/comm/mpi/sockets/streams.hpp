@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/mpi/sockets/confirming.hpp"
 #include "comm/mpi/sockets/gathering.hpp"
 #include "comm/mpi/sockets/socket.hpp"
 #include "comm/wire.hpp"
@@ -63,7 +64,7 @@ class Streams {
   /** The kinds that have connections: those of collectives, whose ranks wait for each other. */
   static constexpr bool carries(Wire::Traffic traffic) {
     return traffic == Wire::Traffic::collective || traffic == Wire::Traffic::ahead ||
-           goes_one_way(traffic);
+           Wire::is_one_way(traffic);
   }
   /** These are told from requests of MPI, which are addresses, by is_one(). */
   Wire::Posted send(const std::byte* data, std::int64_t bytes, int destination,
@@ -140,6 +141,8 @@ class Streams {
   /** So much of such a message may have come and not been sent on: who does not take it holds up
    * who sends it, too, and both look for who that is. */
   static constexpr std::int64_t kMostHeldBack = 2 * kPassedAtOnce;
+  /** What is looked at stays on the connection. */
+  enum class Reading : std::uint8_t { take, look };
   struct Message {
     std::byte* data = nullptr;
     Header header = 0;       ///< as it is sent
@@ -162,15 +165,18 @@ class Streams {
     int last = kNone;
   };
   struct Stream {
-    explicit Stream(Connection given) : connection(std::move(given)), early(kEarlyOfNotes) {}
+    explicit Stream(Connection given)
+        : connection(std::move(given)), early(kEarlyOfNotes), confirming(connection.socket) {}
     Connection connection;
     Queue sends;
     Queue receives;
     std::vector<std::byte> early;  ///< what was read along with headers: `used` to `come`
     std::int64_t used = 0;
     std::int64_t come = 0;
+    std::int64_t seen = 0;         ///< bytes up to `come` that the connection has, too
     std::int64_t unconfirmed = 0;  ///< bytes that went one way since it was looked after them
     Gathering gathering{};
+    Confirming confirming;
     bool is_awaited = false;  ///< a message of it, by take()
     bool takes = true;        ///< what is sent, as far as is known
     bool brings = true;       ///< something
@@ -184,10 +190,6 @@ class Streams {
              (!brings && (receives.first != kNone || is_awaited));
     }
   };
-
-  static constexpr bool goes_one_way(Wire::Traffic traffic) {
-    return traffic == Wire::Traffic::note || traffic == Wire::Traffic::noted;
-  }
 
   static constexpr std::size_t column_of(Wire::Traffic traffic) {
     return traffic == Wire::Traffic::ahead ? 1 : 0;
@@ -214,25 +216,27 @@ class Streams {
   void pass_on(const Message& receive);
   bool waits_for_its_send(const Message& receive);
   bool has_room(Stream& stream);
-  void note_header(Stream& stream, Header header) const;
+  void note_header(Stream& stream, Header header);
   bool begin(Stream& stream, Message& message);
   bool take_from(Stream& stream, std::byte* data, std::int64_t bytes, Wire::Traffic traffic);
   /** Of the next message, if it has come: reads at most `most` bytes for that. */
-  std::optional<Header> next_header(Stream& stream, std::int64_t most);
+  std::optional<Header> next_header(Stream& stream, std::int64_t most, Reading how);
   /** Where it has. */
   static Header header_at(const Stream& stream);
-  void read_early(Stream& stream, std::int64_t most);
+  void read_early(Stream& stream, std::int64_t most, Reading how);
+  /** Whether nothing is left on the connection of what was looked at. */
+  bool take_off(Stream& stream);
   void note_part(std::int64_t bytes) {
     moved_.store(true, std::memory_order_relaxed);
     parts_.fetch_add(bytes, std::memory_order_relaxed);
   }
   void note_mistake(Stream& stream);
   void note_takes_nothing(Stream& stream);
-  /** The connections that end a nap as they bring something: how many there are. With mutex_ held.
-   */
+  /** The connections that end a nap as they bring something, which is made sure of: how many there
+   * are. With mutex_ held. */
   std::size_t list_awaited(std::span<pollfd> entries);
   void note_end(Stream& stream, std::int64_t come);
-  std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes);
+  std::int64_t read(Stream& stream, std::byte* to, std::int64_t bytes, Reading how);
   std::int64_t read_rest(Stream& stream, const Message& message, std::int64_t bytes);
 
   std::vector<Stream> streams_;

@@ -22,7 +22,7 @@ std::optional<int> Streams::take(std::byte* data, std::int64_t bytes, Wire::Traf
   const std::lock_guard lock(mutex_);
   const auto take_of = [&](Stream& stream, bool is_awaited) {
     const bool taken = take_from(stream, data, bytes, traffic);
-    if (!taken && is_awaited) stream.gathering.note_wait(stream.connection.socket);
+    if (!taken && is_awaited) stream.confirming.note_wait(stream.connection.socket);
     stream.is_awaited = !taken && (is_awaited || stream.is_awaited);
     return taken;
   };
@@ -52,14 +52,15 @@ bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
                         Wire::Traffic traffic) {
   const bool in_message = stream.receives.first != kNone && at(stream.receives.first).begun;
   if (in_message || !stream.brings || stopped_) return false;
-  const auto header = next_header(stream, kEarlyOfNotes);
+  const Reading how = stream.confirming.looks() ? Reading::look : Reading::take;
+  const auto header = next_header(stream, kEarlyOfNotes, how);
   if (!header || traffic_in(*header) != traffic) return false;
   const std::int64_t length = length_in(*header);
   if (length > bytes) {
     note_mistake(stream);
     return false;
   }
-  if (stream.come - stream.used < kHeader + length) read_early(stream, kEarlyOfNotes);
+  if (stream.come - stream.used < kHeader + length) read_early(stream, kEarlyOfNotes, how);
   if (stream.come - stream.used < kHeader + length) return false;
   note_header(stream, *header);
   copy_bytes(data, stream.early.data() + stream.used + kHeader, length);
@@ -73,10 +74,12 @@ std::size_t Streams::list_awaited(std::span<pollfd> entries) {
   // What has come and is not read, as it is of another kind, would end each nap.
   if (stopped_ || reads_ == reads_at_end_) return 0;
   std::size_t count = 0;
-  for (const Stream& stream : streams_) {
+  for (Stream& stream : streams_) {
     if (!stream.awaits()) continue;
     const int first = stream.receives.first;
     if (count == entries.size() || (first != kNone && at(first).begun)) return 0;
+    if (!take_off(stream)) return 0;
+    stream.confirming.note_nap(stream.connection.socket);
     entries[count++] = {stream.connection.socket.get(), POLLIN, 0};
   }
   return count;
