@@ -76,21 +76,14 @@ class NotesOverTcp : public ::testing::Test {
     return info.tcpi_data_segs_out;
   }
   /** Bytes that wait in the kernel. */
-  int unsent() const {
-    int bytes = 0;
-    EXPECT_EQ(::ioctl(number_, SIOCOUTQNSD, &bytes), 0);
-    return bytes;
-  }
+  int unsent() const { return bytes_by(SIOCOUTQNSD, number_); }
   /** Bytes that wait in the kernel for the other end to read them. */
-  int unread() const {
-    int bytes = 0;
-    EXPECT_EQ(::ioctl(others_number_, FIONREAD, &bytes), 0);
-    return bytes;
-  }
+  int unread() const { return bytes_by(FIONREAD, others_number_); }
   /** Bytes that the other end's kernel has not confirmed. */
-  int unconfirmed() const {
+  int unconfirmed() const { return bytes_by(SIOCOUTQ, number_); }
+  static int bytes_by(unsigned long question, int socket) {
     int bytes = 0;
-    EXPECT_EQ(::ioctl(number_, SIOCOUTQ, &bytes), 0);
+    EXPECT_EQ(::ioctl(socket, question, &bytes), 0);
     return bytes;
   }
   bool sends_at_once() const {

@@ -315,14 +315,6 @@ void Streams::read_early(Stream& stream, std::int64_t most, Reading how) {
   if (how == Reading::look) stream.seen = come;
 }
 
-/** What was looked at alone is read now, to where it is. */
-bool Streams::take_off(Stream& stream) {
-  if (stream.seen == 0) return true;
-  std::byte* const to = stream.early.data() + (stream.come - stream.seen);
-  stream.seen -= read(stream, to, stream.seen, Reading::take);
-  return stream.seen == 0;
-}
-
 std::optional<Streams::Header> Streams::next_header(Stream& stream, std::int64_t most,
                                                     Reading how) {
   if (stream.come - stream.used < kHeader) read_early(stream, most, how);

@@ -68,6 +68,14 @@ bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
   return true;
 }
 
+/** What was looked at alone is read now, to where it is. */
+bool Streams::take_off(Stream& stream) {
+  if (stream.seen == 0) return true;
+  std::byte* const to = stream.early.data() + (stream.come - stream.seen);
+  stream.seen -= read(stream, to, stream.seen, Reading::take);
+  return stream.seen == 0;
+}
+
 // --- Naps ---------------------------------------------------------------------------------------
 
 std::size_t Streams::list_awaited(std::span<pollfd> entries) {
