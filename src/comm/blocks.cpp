@@ -75,9 +75,12 @@ AgreedCounts exchange_counts(Transport& transport, const Call& call) {
   const std::int64_t from = (size * size - misfit) / size;
   const std::int64_t to = (size * size - misfit) % size;
   const auto at = static_cast<std::size_t>(from);
-  std::array<std::int64_t, 2> counts{sent[at], call.arriving[at]};
+  std::array<std::int64_t, 2> counts{};
+  if (to == transport.rank()) counts = {sent[at], call.arriving[at]};
   const View both(counts.data(), 2, DType::i64);
-  transport.run(Call::broadcast(both, both, static_cast<int>(to)));
+  // Not by a broadcast: that may return on a rank before its host has passed it on, and who throws
+  // by then keeps it from the others.
+  transport.run(Call::all_reduce(both, both, Reduce::sum));
   agreed.mismatch = describe_misfit(from, counts[0], to, counts[1]);
   return agreed;
 }
