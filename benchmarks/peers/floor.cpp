@@ -318,7 +318,9 @@ class FloorPeer final : public Peer {
       bool moved = false;
       done = true;
       std::size_t come = length;
-      for (std::size_t i = 0; i < sockets_.size(); ++i) {
+      for (std::size_t turn = 0; turn < sockets_.size(); ++turn) {
+        // From the next host on: if all began with the first one, its link would hold up all.
+        const std::size_t i = (static_cast<std::size_t>(self_) + turn) % sockets_.size();
         const int socket = sockets_[i].number();
         moved |= out[i].move(
             [&](char* at, std::size_t n) {

@@ -30,6 +30,7 @@ namespace {
 int g_sends = 0;
 thread_local int g_sleeps = 0;
 bool g_has_fast_wire = true;  // or this rank cannot test it
+std::vector<int> g_sent_over;  // sockets that were given messages, in this order
 
 }  // namespace
 
@@ -51,6 +52,12 @@ extern "C" int setsockopt(int fd, int level, int optname, const void* optval,
                           socklen_t optlen) noexcept {
   if (!g_has_fast_wire && level == IPPROTO_TCP && optname == TCP_CONGESTION) return -1;
   return static_cast<int>(::syscall(SYS_setsockopt, fd, level, optname, optval, optlen));
+}
+
+/** And this: by which connections something is sent. */
+extern "C" ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  g_sent_over.push_back(fd);
+  return ::syscall(SYS_sendmsg, fd, message, flags);
 }
 
 namespace tutti::mpi {
@@ -115,6 +122,33 @@ TEST_F(MpiConnect, PartsUseConnectionsOfTheWholeIfAllMakeThem) {
       Channel::leave(std::move(part));
     }
   }
+  Channel::leave(std::move(channel));
+}
+
+/** Links that have to carry the same at the same time are not all begun with the first host's. */
+TEST_F(MpiConnect, WhatIsHeldLeavesForTheNextHostFirst) {
+  auto [channel, messages] = connect();
+  pass_round(*channel, [] { g_sent_over.clear(); });
+  ASSERT_EQ(g_sent_over.size(), 1U);
+  const int to_next = g_sent_over.front();
+  g_sent_over.clear();
+  const int own = channel->rank();
+  std::vector<int> heard(everybody().size(), own);
+  Batch batch(*channel, Wire::Traffic::collective);
+  {
+    const Held together(*channel);
+    for (const int rank : everybody()) {
+      if (rank == own) continue;
+      batch.recv(&heard[static_cast<std::size_t>(rank)], sizeof own, rank);
+      batch.send(&own, sizeof own, rank);
+    }
+    EXPECT_TRUE(g_sent_over.empty());
+  }
+  ASSERT_EQ(g_sent_over.size(), heard.size() - 1);
+  EXPECT_EQ(g_sent_over.front(), to_next);
+  batch.wait();
+  EXPECT_EQ(heard, everybody());
+  meet();
   Channel::leave(std::move(channel));
 }
 

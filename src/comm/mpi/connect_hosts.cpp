@@ -208,7 +208,12 @@ std::unique_ptr<Heartbeats> heartbeats_of(std::vector<Peer>& peers, const Layout
   return std::make_unique<Heartbeats>(layout, own_host, std::move(connections), std::move(lines));
 }
 
-std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers) {
+/** The hosts behind this one come first, as in an exchange of HostGroup: if all began with the first
+ * host, its link would keep all of them waiting, and the last one's would stand idle. */
+std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers, int own_host) {
+  const auto behind = std::find_if(peers.begin(), peers.end(),
+                                   [&](const Peer& peer) { return peer.host > own_host; });
+  std::rotate(peers.begin(), behind, peers.end());
   std::vector<Streams::Connection> connections;
   for (Peer& peer : peers) {
     if (!is_stream(peer.line) || !peer.socket) continue;
@@ -310,7 +315,7 @@ HostConnections connect_leaders(Channel& channel, const Layout& layout, Whole* w
       without, channel, here.endpoint, spent,
       "Only the deadline of " + seconds_text(channel.timeout()) + " will show if a host is gone");
   log_without_streams(peers, channel);
-  return {heartbeats_of(peers, layout, own_host), streams_of(peers), common};
+  return {heartbeats_of(peers, layout, own_host), streams_of(peers, own_host), common};
 }
 
 }  // namespace
@@ -337,7 +342,7 @@ std::unique_ptr<Streams> connect_lane(Channel& channel, const Layout& layout,
   const auto without = unconnected(peers, channel, [](const Peer& peer) { return peer.wanted; });
   note_unconnected(without, channel, here.endpoint, spent,
                    "MPI carries what collectives move between them");
-  return streams_of(peers);
+  return streams_of(peers, own_host);
 }
 
 }  // namespace tutti::mpi
