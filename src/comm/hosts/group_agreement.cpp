@@ -245,7 +245,11 @@ bool HostGroup::swap(Note note, const Brought& brought, const Merge& merge) {
   if (by_mpi) copy_bytes(copy, own + first, left);
   Batch batch(wire_, Wire::Traffic::collective);
   batch.keep(places_);
-  recv(batch, {arrives, static_cast<std::size_t>(Wire::kPiece)}, other);
+  // Over a connection what is short is read at once, if it may be so short.
+  const std::int64_t room = wire_.passes_on(members_)
+                                ? kNoteBytes + std::max(kTogether, note.carried)
+                                : Wire::kPiece;
+  recv(batch, {arrives, static_cast<std::size_t>(std::min(room, Wire::kPiece))}, other);
   {
     std::optional<Held> together;
     if (left > 0) together.emplace(wire_);
