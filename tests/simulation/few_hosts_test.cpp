@@ -150,5 +150,53 @@ TEST(FewHosts, TwoAddWhatLiesElsewhere) {
   }
 }
 
+// --- Long reductions to one, who adds up nothing where the wire is not fast ----------------------
+
+/** How long hosts with links of 1 Gbit/s take to reduce `count` floats to `root`, whose sums are
+ * right. */
+std::chrono::duration<double> time_to_reduce(int hosts, int root, std::int64_t count) {
+  Cluster cluster(hosts, 1, {.bytes_per_second = 125e6}, 1);
+  cluster.set_room(std::int64_t{1} << 20U);
+  auto& scheduler = cluster.scheduler();
+  std::chrono::duration<double> took{};
+  cluster.start([&](Process& process) {
+    SimulatedWire wire(process, 1, kDeadline);
+    wire.connect();
+    HostGroup group = group_of_all(wire);
+    const std::vector<float> own = values_of(process.rank(), count, 0, count);
+    std::vector<float> sums(own.size());
+    EXPECT_TRUE(group.agree(1));
+    const auto begin = scheduler.now();
+    group.reduce(sums.data(), count, DType::f32, combine_of(Reduce::sum, hosts), root, own.data());
+    if (process.rank() == root) {
+      took = scheduler.now() - begin;
+      float factor = 0;
+      for (int host = 0; host < hosts; ++host) factor += value_of(host, 1);
+      for (std::int64_t i = 0; i < count; ++i) {
+        ASSERT_EQ(sums[static_cast<std::size_t>(i)], factor * value_of(-1, i)) << i;
+      }
+    }
+    wire.leave();
+  });
+  scheduler.run(scheduler.now() + kEver);
+  EXPECT_GT(took.count(), 0) << "rank " << root << " has no sums";
+  return took;
+}
+
+TEST(FewHosts, ReduceLongMessagesInTheTimeOfTheirBytesOnALink) {
+  for (const int hosts : {3, 4, 8}) {
+    const std::int64_t fewest = std::int64_t{hosts - 1} << 15U;
+    for (const int root : {0, 1, hosts - 1}) {
+      for (const std::int64_t count :
+           {fewest, fewest + 1, 2 * fewest + 5, std::int64_t{3} << 18U}) {
+        const double link = static_cast<double>(count) * sizeof(float) / 125e6;
+        EXPECT_LT(time_to_reduce(hosts, root, count).count(), 1.25 * link)
+            << count << " elements from " << hosts << " hosts to " << root;
+      }
+      time_to_reduce(hosts, root, fewest - 1);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -26,6 +26,14 @@ static_assert(kLongWindow <= Wire::kPosted * Wire::kPiece);
 /** The same where the ranks of a host meet for each. */
 constexpr std::int64_t kSharedWindow = std::int64_t{128} * 1024;
 
+/** Where the wire is not fast, and the others have so many bytes each to add up, the root of a
+ * reduction adds up nothing: its link has to bring the sums then, and not what others add to its
+ * own as well. It takes them while later windows are still on their way to those who add them up:
+ * so these are many, and few leave before the sums of the first, which stand behind them. */
+constexpr std::int64_t kSparing = std::int64_t{128} * 1024;
+constexpr std::int64_t kSparingWindows = 16;
+constexpr std::int64_t kSparingUnderWay = 2;
+
 }  // namespace
 
 std::int64_t HostGroup::window_for(int members) {
@@ -55,12 +63,12 @@ void HostGroup::pass_on(Batch& batch, std::span<std::byte> part, int source, int
 
 // --- Pipelines ----------------------------------------------------------------------------------
 
-std::int64_t HostGroup::Shards::windows() const {
+std::int64_t HostGroup::Shards::longest() const {
   std::int64_t longest = 0;
   for (std::size_t i = 1; i < offsets.size(); ++i) {
     longest = std::max(longest, offsets[i] - offsets[i - 1]);
   }
-  return (longest + window - 1) / window;
+  return longest;
 }
 
 /** Window `number` of the shard of `owner`, which may be shorter than others, or empty. */
@@ -96,11 +104,11 @@ void HostGroup::combine_here(std::byte* to, const std::byte* own, const std::byt
 }
 
 template <class Part, class Own, class Before, class After>
-void HostGroup::reduce_shards(const Part& part, const Own& own, std::int64_t windows,
-                              std::int64_t window, DType dtype, const cpu::Combine& combine,
-                              int receivers, const Agree& agree, const Before& before,
-                              const After& after) {
-  const std::int64_t depth = windows_under_way(window);
+void HostGroup::reduce_shards(const Part& part, const Own& own, const Windows& windows, DType dtype,
+                              const cpu::Combine& combine, int receivers, const Agree& agree,
+                              const Before& before, const After& after) {
+  const std::int64_t window = windows.bytes;
+  const std::int64_t depth = windows.under_way;
   const Scratch memory(wire_.scratch(), depth * size() * window);
   std::optional<Ahead> ahead;
   const auto received = [&](std::int64_t number, int member) {
@@ -136,13 +144,14 @@ void HostGroup::reduce_shards(const Part& part, const Own& own, std::int64_t win
       if (gets(target)) send(batch, part(position_, number), target);
     }
   };
-  run_pipeline(wire_, windows, depth, PipelineStep{contribute, add}, PipelineStep{spread, after});
+  run_pipeline(wire_, windows.count, depth, PipelineStep{contribute, add},
+               PipelineStep{spread, after});
 }
 
 void HostGroup::reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine,
                               int receivers) {
   const auto part = [&](int owner, std::int64_t number) { return shards.part(owner, number); };
-  reduce_shards(part, part, shards.windows(), shards.window, dtype, combine, receivers, {},
+  reduce_shards(part, part, {shards.windows(), shards.window}, dtype, combine, receivers, {},
                 kNothing, kNothing);
 }
 
@@ -222,7 +231,7 @@ void HostGroup::reduce_segments(std::byte* data, const Segments& segments, DType
   static_assert(windows_under_way(kLongWindow) * kMostDirect * kLongWindow <= kMostScratch);
   const bool is_long = segments.window() > kLargestWindow;  // of agreed, so exact lengths
   const std::int64_t window = is_long ? segments.longest_part() : segments.window();
-  reduce_shards(part, own, segments.windows(), window, dtype, combine, kEverybody, agree, before,
+  reduce_shards(part, own, {segments.windows(), window}, dtype, combine, kEverybody, agree, before,
                 after);
 }
 
@@ -244,24 +253,32 @@ void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::C
     return reduce_grouped(begin, segments, dtype, combine, root, {segments, {}, size_of(dtype)});
   }
   const bool is_shared = !goes_whole(bytes) && size() > 2;
+  const bool spares_root =
+      is_shared && is_centred() && bytes >= (size() - 1) * kSparing && !wire_.is_fast();
   // Nobody on the hosts has to do with it between windows: one is a message, over connections.
   const bool is_long = bytes > size() * Wire::kPiece && wire_.passes_on(members_);
   Shards sums{begin, {}, window_for(size())};
   if (is_shared) {
-    sums.offsets = even_offsets(bytes, kNobody);
+    sums.offsets = even_offsets(bytes, spares_root ? root : kNobody);
   } else {  // the root owns everything: one round, and between two members not a byte more
     sums.offsets.assign(members_.size() + 1, 0);
     std::fill(sums.offsets.begin() + root + 1, sums.offsets.end(), bytes);
   }
-  if (is_long) {  // with room for no more than a shard
-    const std::int64_t longest = is_shared ? sums.offsets[1] : bytes;
-    sums.window = std::min(kLongWindow, (longest + kCacheLine - 1) / kCacheLine * kCacheLine);
+  const auto set_window = [&](std::int64_t most, std::int64_t windows) {
+    const std::int64_t part = (sums.longest() + windows - 1) / windows;
+    sums.window = std::min(most, (part + kCacheLine - 1) / kCacheLine * kCacheLine);
+  };
+  if (spares_root) {
+    set_window(is_long ? kSharedWindow : sums.window, kSparingWindows);
+  } else if (is_long) {  // with room for no more than a shard
+    set_window(kLongWindow, 1);
   }
+  Windows windows{sums.windows(), sums.window};
+  if (spares_root) windows.under_way = kSparingUnderWay;
   const Shards own{static_cast<std::byte*>(const_cast<void*>(from)), sums.offsets, sums.window};
   reduce_shards([&](int owner, std::int64_t number) { return sums.part(owner, number); },
-                [&](int owner, std::int64_t number) { return own.part(owner, number); },
-                sums.windows(), sums.window, dtype, combine, is_shared ? root : kNobody, {},
-                kNothing, kNothing);
+                [&](int owner, std::int64_t number) { return own.part(owner, number); }, windows,
+                dtype, combine, is_shared ? root : kNobody, {}, kNothing, kNothing);
 }
 
 // --- Movements ----------------------------------------------------------------------------------

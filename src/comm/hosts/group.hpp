@@ -260,8 +260,15 @@ class HostGroup {
     RecycledVector<std::int64_t> offsets;
     std::int64_t window;
 
-    std::int64_t windows() const;
+    std::int64_t longest() const;
+    std::int64_t windows() const { return (longest() + window - 1) / window; }
     std::span<std::byte> part(int owner, std::int64_t number) const;
+  };
+  /** Of a shard, and how many of them are sent before the first is added up. */
+  struct Windows {
+    std::int64_t count;
+    std::int64_t bytes;
+    std::int64_t under_way = windows_under_way(bytes);
   };
 
   /** Makes the calls of an Around when segments begin and end. */
@@ -371,8 +378,8 @@ class HostGroup {
    * what this member has to add to it. Calls before(number) ahead of a window's exchange, agree,
    * if there is one, behind the first, and after(number) when a window's results are there. */
   template <class Part, class Own, class Before, class After>
-  void reduce_shards(const Part& part, const Own& own, std::int64_t windows, std::int64_t window,
-                     DType dtype, const cpu::Combine& combine, int receivers, const Agree& agree,
+  void reduce_shards(const Part& part, const Own& own, const Windows& windows, DType dtype,
+                     const cpu::Combine& combine, int receivers, const Agree& agree,
                      const Before& before, const After& after);
   void reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine, int receivers);
   void reduce_segments(std::byte* data, const Segments& segments, DType dtype,
