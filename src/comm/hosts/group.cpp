@@ -63,22 +63,6 @@ void HostGroup::pass_on(Batch& batch, std::span<std::byte> part, int source, int
 
 // --- Pipelines ----------------------------------------------------------------------------------
 
-std::int64_t HostGroup::Shards::longest() const {
-  std::int64_t longest = 0;
-  for (std::size_t i = 1; i < offsets.size(); ++i) {
-    longest = std::max(longest, offsets[i] - offsets[i - 1]);
-  }
-  return longest;
-}
-
-/** Window `number` of the shard of `owner`, which may be shorter than others, or empty. */
-std::span<std::byte> HostGroup::Shards::part(int owner, std::int64_t number) const {
-  const auto at = static_cast<std::size_t>(owner);
-  const std::int64_t begin = std::min(offsets[at] + number * window, offsets[at + 1]);
-  const std::int64_t end = std::min(begin + window, offsets[at + 1]);
-  return {data + begin, static_cast<std::size_t>(end - begin)};
-}
-
 RecycledVector<std::int64_t> HostGroup::even_offsets(std::int64_t bytes, int without) const {
   const int owners = without < 0 ? size() : size() - 1;
   const std::int64_t lines = (bytes + kCacheLine - 1) / kCacheLine;

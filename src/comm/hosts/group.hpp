@@ -14,6 +14,7 @@
 #include "comm/batch.hpp"
 #include "comm/hosts/notes.hpp"
 #include "comm/hosts/segments.hpp"
+#include "comm/hosts/shards.hpp"
 #include "device/cpu/kernels.hpp"
 
 namespace tutti {
@@ -254,23 +255,6 @@ class HostGroup {
   };
   static_assert(sizeof(Note) <= kCacheLine);
 
-  /** Bytes of `data` cut at `offsets`, each shard in windows of `window` bytes. */
-  struct Shards {
-    std::byte* data;
-    RecycledVector<std::int64_t> offsets;
-    std::int64_t window;
-
-    std::int64_t longest() const;
-    std::int64_t windows() const { return (longest() + window - 1) / window; }
-    std::span<std::byte> part(int owner, std::int64_t number) const;
-  };
-  /** Of a shard, and how many of them are sent before the first is added up. */
-  struct Windows {
-    std::int64_t count;
-    std::int64_t bytes;
-    std::int64_t under_way = windows_under_way(bytes);
-  };
-
   /** Makes the calls of an Around when segments begin and end. */
   struct SegmentCalls {
     const Segments& segments;
@@ -367,10 +351,6 @@ class HostGroup {
   /** Windows of the same size for all dtypes: whole elements, whole cache lines. */
   static std::int64_t window_for(int members);
   Segments direct_segments(std::int64_t bytes) const;
-  /** Of long ones two: one is added while another travels. */
-  static constexpr std::int64_t windows_under_way(std::int64_t window) {
-    return window <= Wire::kPiece ? Wire::kUnderWay : 2;
-  }
   static Segments grouped_segments(std::int64_t bytes, int hosts);
   Segments segments_of(std::int64_t bytes) const;
   std::int64_t posted_behind(std::int64_t bytes, std::int64_t window) const;

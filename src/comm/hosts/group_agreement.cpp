@@ -246,9 +246,8 @@ bool HostGroup::swap(Note note, const Brought& brought, const Merge& merge) {
   Batch batch(wire_, Wire::Traffic::collective);
   batch.keep(places_);
   // Over a connection what is short is read at once, if it may be so short.
-  const std::int64_t room = wire_.passes_on(members_)
-                                ? kNoteBytes + std::max(kTogether, note.carried)
-                                : Wire::kPiece;
+  const std::int64_t room =
+      wire_.passes_on(members_) ? kNoteBytes + std::max(kTogether, note.carried) : Wire::kPiece;
   recv(batch, {arrives, static_cast<std::size_t>(std::min(room, Wire::kPiece))}, other);
   {
     std::optional<Held> together;
