@@ -78,8 +78,8 @@ AgreedCounts exchange_counts(Transport& transport, const Call& call) {
   std::array<std::int64_t, 2> counts{};
   if (to == transport.rank()) counts = {sent[at], call.arriving[at]};
   const View both(counts.data(), 2, DType::i64);
-  // Not by a broadcast: that may return on a rank before its host has passed it on, and who throws
-  // by then keeps it from the others.
+  // Not by a broadcast: a rank may have that before its leader has passed it on to other hosts, and
+  // who throws by then keeps it from them.
   transport.run(Call::all_reduce(both, both, Reduce::sum));
   agreed.mismatch = describe_misfit(from, counts[0], to, counts[1]);
   return agreed;

@@ -29,8 +29,8 @@ namespace {
 
 int g_sends = 0;
 thread_local int g_sleeps = 0;
-bool g_has_fast_wire = true;   // or this rank cannot test it
-std::vector<int> g_sent_over;  // sockets that were given messages, in this order
+bool g_has_fast_wire = true;                // or this rank cannot test it
+thread_local std::vector<int> g_sent_over;  // sockets that were given messages, in this order
 
 }  // namespace
 

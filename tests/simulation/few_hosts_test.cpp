@@ -164,10 +164,12 @@ std::chrono::duration<double> time_to_reduce(int hosts, int root, std::int64_t c
     wire.connect();
     HostGroup group = group_of_all(wire);
     const std::vector<float> own = values_of(process.rank(), count, 0, count);
-    std::vector<float> sums(own.size());
+    const bool in_place = root == 1;
+    std::vector<float> sums = in_place ? own : std::vector<float>(own.size());
     EXPECT_TRUE(group.agree(1));
     const auto begin = scheduler.now();
-    group.reduce(sums.data(), count, DType::f32, combine_of(Reduce::sum, hosts), root, own.data());
+    group.reduce(sums.data(), count, DType::f32, combine_of(Reduce::sum, hosts), root,
+                 in_place ? nullptr : own.data());
     if (process.rank() == root) {
       took = scheduler.now() - begin;
       float factor = 0;
@@ -184,11 +186,10 @@ std::chrono::duration<double> time_to_reduce(int hosts, int root, std::int64_t c
 }
 
 TEST(FewHosts, ReduceLongMessagesInTheTimeOfTheirBytesOnALink) {
-  for (const int hosts : {3, 4, 8}) {
-    const std::int64_t fewest = std::int64_t{hosts - 1} << 15U;
+  for (const int hosts : {3, 4, 6}) {
+    const std::int64_t fewest = std::int64_t{(hosts - 1) * (hosts - 2)} << 15U;
     for (const int root : {0, 1, hosts - 1}) {
-      for (const std::int64_t count :
-           {fewest, fewest + 1, 2 * fewest + 5, std::int64_t{3} << 18U}) {
+      for (const std::int64_t count : {fewest, fewest + 1, fewest + (std::int64_t{1} << 18U) + 5}) {
         const double link = static_cast<double>(count) * sizeof(float) / 125e6;
         EXPECT_LT(time_to_reduce(hosts, root, count).count(), 1.25 * link)
             << count << " elements from " << hosts << " hosts to " << root;

@@ -34,8 +34,8 @@ bool control_congestion(const Socket& socket, std::string_view how) {
 
 /** Sends messages of all lengths, and looks what arrives. */
 void StreamsOfLengthsTest::exchange_all_lengths() {
-  const std::array<std::size_t, 10> lengths{1, 8,       4096, 4097,       61'440,
-                                            3, 500'000, 64,   20'000'000, 7};
+  const std::array<std::size_t, 16> lengths{1,  8,          4096, 4097, 61'440, 3,      500'000, 64,
+                                            64, 20'000'000, 7,    5,    16'888, 16'888, 16'889,  9};
   std::vector<Bytes> sent;
   std::vector<Bytes> come;
   std::vector<Wire::Posted> sends;

@@ -26,12 +26,14 @@ static_assert(kLongWindow <= Wire::kPosted * Wire::kPiece);
 /** The same where the ranks of a host meet for each. */
 constexpr std::int64_t kSharedWindow = std::int64_t{128} * 1024;
 
-/** Where the wire is not fast, and the others have so many bytes each to add up, the root of a
- * reduction adds up nothing: its link has to bring the sums then, and not what others add to its
- * own as well. It takes them while later windows are still on their way to those who add them up:
- * so these are many, and few leave before the sums of the first, which stand behind them. */
-constexpr std::int64_t kSparing = std::int64_t{128} * 1024;
-constexpr std::int64_t kSparingWindows = 16;
+/** Over connections that are not fast the root of a long reduction adds up nothing: its link has to
+ * bring the sums alone then, and not also what the others contribute to a share of its own. It
+ * takes the sums of some windows while later ones are on their way to those who add them up: so
+ * there are many, and few leave before the sums of the first, which stand behind them. The more
+ * owners there are, the more messages are a window, so there is to be so much for each of them: a
+ * share has at least this many bytes for each owner but its own. */
+constexpr std::int64_t kLeastToSpareRoot = std::int64_t{128} * 1024;
+constexpr std::int64_t kFewestSparingWindows = 16;
 constexpr std::int64_t kSparingUnderWay = 2;
 
 }  // namespace
@@ -88,9 +90,9 @@ void HostGroup::combine_here(std::byte* to, const std::byte* own, const std::byt
 }
 
 template <class Part, class Own, class Before, class After>
-void HostGroup::reduce_shards(const Part& part, const Own& own, const Windows& windows, DType dtype,
-                              const cpu::Combine& combine, int receivers, const Agree& agree,
-                              const Before& before, const After& after) {
+void HostGroup::reduce_shards(const Part& part, const Own& own, const WindowPlan& windows,
+                              DType dtype, const cpu::Combine& combine, int receivers,
+                              const Agree& agree, const Before& before, const After& after) {
   const std::int64_t window = windows.bytes;
   const std::int64_t depth = windows.under_way;
   const Scratch memory(wire_.scratch(), depth * size() * window);
@@ -237,10 +239,10 @@ void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::C
     return reduce_grouped(begin, segments, dtype, combine, root, {segments, {}, size_of(dtype)});
   }
   const bool is_shared = !goes_whole(bytes) && size() > 2;
-  const bool spares_root =
-      is_shared && is_centred() && bytes >= (size() - 1) * kSparing && !wire_.is_fast();
   // Nobody on the hosts has to do with it between windows: one is a message, over connections.
   const bool is_long = bytes > size() * Wire::kPiece && wire_.passes_on(members_);
+  const bool spares_root = is_shared && is_long && is_centred() && !wire_.is_fast() &&
+                           bytes >= (size() - 1) * (size() - 2) * kLeastToSpareRoot;
   Shards sums{begin, {}, window_for(size())};
   if (is_shared) {
     sums.offsets = even_offsets(bytes, spares_root ? root : kNobody);
@@ -248,16 +250,13 @@ void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::C
     sums.offsets.assign(members_.size() + 1, 0);
     std::fill(sums.offsets.begin() + root + 1, sums.offsets.end(), bytes);
   }
-  const auto set_window = [&](std::int64_t most, std::int64_t windows) {
-    const std::int64_t part = (sums.longest() + windows - 1) / windows;
-    sums.window = std::min(most, (part + kCacheLine - 1) / kCacheLine * kCacheLine);
-  };
-  if (spares_root) {
-    set_window(is_long ? kSharedWindow : sums.window, kSparingWindows);
-  } else if (is_long) {  // with room for no more than a shard
-    set_window(kLongWindow, 1);
+  if (is_long) {  // with room for no more than a shard
+    const std::int64_t fewest = spares_root ? kFewestSparingWindows : 1;
+    const std::int64_t part = (sums.longest() + fewest - 1) / fewest;
+    sums.window = std::min(spares_root ? kSharedWindow : kLongWindow,
+                           (part + kCacheLine - 1) / kCacheLine * kCacheLine);
   }
-  Windows windows{sums.windows(), sums.window};
+  WindowPlan windows{sums.windows(), sums.window};
   if (spares_root) windows.under_way = kSparingUnderWay;
   const Shards own{static_cast<std::byte*>(const_cast<void*>(from)), sums.offsets, sums.window};
   reduce_shards([&](int owner, std::int64_t number) { return sums.part(owner, number); },

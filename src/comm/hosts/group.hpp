@@ -29,6 +29,7 @@ namespace tutti {
  * the least there is, one rounding for 16-bit types, and an order of additions that does not
  * depend on the shard. Source: direct (pairwise) reduce-scatter and all-gather, Thakur,
  * Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
+ * The root of a long reduce may own none, so that its link brings the bytes once.
  * Shards travel in windows, so that adding, sending and receiving overlap and temporary memory
  * stays small. Small messages go whole to everybody, who adds them all: one round, the same order;
  * so do long ones of two members that are not alone on their hosts: as many bytes as in shards.
@@ -358,7 +359,7 @@ class HostGroup {
    * what this member has to add to it. Calls before(number) ahead of a window's exchange, agree,
    * if there is one, behind the first, and after(number) when a window's results are there. */
   template <class Part, class Own, class Before, class After>
-  void reduce_shards(const Part& part, const Own& own, const Windows& windows, DType dtype,
+  void reduce_shards(const Part& part, const Own& own, const WindowPlan& windows, DType dtype,
                      const cpu::Combine& combine, int receivers, const Agree& agree,
                      const Before& before, const After& after);
   void reduce_shards(const Shards& shards, DType dtype, const cpu::Combine& combine, int receivers);

@@ -245,7 +245,8 @@ bool HostGroup::swap(Note note, const Brought& brought, const Merge& merge) {
   if (by_mpi) copy_bytes(copy, own + first, left);
   Batch batch(wire_, Wire::Traffic::collective);
   batch.keep(places_);
-  // Over a connection what is short is read at once, if it may be so short.
+  // Over a connection no note is longer than kTogether allows: see with_note(). More room than for
+  // what this member brings keeps long data from being read, and copied, along with the note.
   const std::int64_t room =
       wire_.passes_on(members_) ? kNoteBytes + std::max(kTogether, note.carried) : Wire::kPiece;
   recv(batch, {arrives, static_cast<std::size_t>(std::min(room, Wire::kPiece))}, other);

@@ -34,13 +34,15 @@ struct Shards {
   }
 };
 
-/** Of long ones two: one is added while another travels. */
+/** How many windows of `window` bytes leave before the first is added up. Of long ones two: one is
+ * added while another travels. */
 constexpr std::int64_t windows_under_way(std::int64_t window) {
   return window <= Wire::kPiece ? Wire::kUnderWay : 2;
 }
 
-/** Of a shard, and how many of them leave before the first is added up. */
-struct Windows {
+/** The windows of an exchange: how many, how long, and how many leave before the first is added
+ * up. */
+struct WindowPlan {
   std::int64_t count;
   std::int64_t bytes;
   std::int64_t under_way = windows_under_way(bytes);

@@ -338,8 +338,8 @@ void Streams::note_header(Stream& stream, Header header) {
 
 /** Whether the next message has begun to come, and is of the kind that is wanted. */
 bool Streams::begin(Stream& stream, Message& message) {
-  const bool is_short = kHeader + message.bytes <= kEarlyOfNotes;
-  const auto header = next_header(stream, is_short ? kEarlyOfNotes : kEarly, Reading::take);
+  const bool is_short = kHeader + message.bytes <= kEarlyOfShort;
+  const auto header = next_header(stream, is_short ? kEarlyOfShort : kEarly, Reading::take);
   if (!header || traffic_in(*header) != message.traffic) return false;
   const std::int64_t length = length_in(*header);
   if (length > message.bytes || (length < message.bytes && message.passes_on != kNone)) {

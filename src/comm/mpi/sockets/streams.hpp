@@ -25,7 +25,7 @@ namespace tutti::mpi {
 /**
  * What a rank exchanges with those of other hosts in collectives. Open MPI's messages over TCP
  * are copied once or twice more than the kernel does, and wait for the receiver to answer if they
- * are long; here what arrives is read to where it belongs, and a message that finds nobody who
+ * are long; here what is long is read to where it belongs, and a message that finds nobody who
  * wants it stays in the kernel. So does all that moves: nothing but the calls below touches memory.
  *
  * A connection carries messages between two ranks: before each its length and its kind of traffic.
@@ -134,8 +134,9 @@ class Streams {
   /** So much is read at once where a message begins, ... */
   static constexpr std::int64_t kEarly = 4096;
   static_assert(kEarly >= Wire::kShort + kHeader);
-  /** ... and where that may be a note, which more notes follow, or data: 16 KiB as a whole. */
-  static constexpr std::int64_t kEarlyOfNotes = 16384 + 512;
+  /** ... and where that may be a note, which more notes follow, or data, or a message for which
+   * there is no more room than that: 16 KiB as a whole. */
+  static constexpr std::int64_t kEarlyOfShort = 16384 + 512;
   /** So much is read at once of what is passed on, so that it leaves while more is read. */
   static constexpr std::int64_t kPassedAtOnce = 512 << 10;
   /** So much of such a message may have come and not been sent on: who does not take it holds up
@@ -166,7 +167,7 @@ class Streams {
   };
   struct Stream {
     explicit Stream(Connection given)
-        : connection(std::move(given)), early(kEarlyOfNotes), confirming(connection.socket) {}
+        : connection(std::move(given)), early(kEarlyOfShort), confirming(connection.socket) {}
     Connection connection;
     Queue sends;
     Queue receives;

@@ -53,14 +53,14 @@ bool Streams::take_from(Stream& stream, std::byte* data, std::int64_t bytes,
   const bool in_message = stream.receives.first != kNone && at(stream.receives.first).begun;
   if (in_message || !stream.brings || stopped_) return false;
   const Reading how = stream.confirming.looks() ? Reading::look : Reading::take;
-  const auto header = next_header(stream, kEarlyOfNotes, how);
+  const auto header = next_header(stream, kEarlyOfShort, how);
   if (!header || traffic_in(*header) != traffic) return false;
   const std::int64_t length = length_in(*header);
   if (length > bytes) {
     note_mistake(stream);
     return false;
   }
-  if (stream.come - stream.used < kHeader + length) read_early(stream, kEarlyOfNotes, how);
+  if (stream.come - stream.used < kHeader + length) read_early(stream, kEarlyOfShort, how);
   if (stream.come - stream.used < kHeader + length) return false;
   note_header(stream, *header);
   copy_bytes(data, stream.early.data() + stream.used + kHeader, length);
