@@ -187,7 +187,8 @@ std::chrono::duration<double> time_to_reduce(int hosts, int root, std::int64_t c
 
 TEST(FewHosts, ReduceLongMessagesInTheTimeOfTheirBytesOnALink) {
   for (const int hosts : {3, 4, 6}) {
-    const std::int64_t fewest = std::int64_t{(hosts - 1) * (hosts - 2)} << 15U;
+    const std::int64_t others = hosts - 1;
+    const std::int64_t fewest = others * (others - 1) << 15U;
     for (const int root : {0, 1, hosts - 1}) {
       for (const std::int64_t count : {fewest, fewest + 1, fewest + (std::int64_t{1} << 18U) + 5}) {
         const double link = static_cast<double>(count) * sizeof(float) / 125e6;

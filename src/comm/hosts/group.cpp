@@ -241,8 +241,9 @@ void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::C
   const bool is_shared = !goes_whole(bytes) && size() > 2;
   // Nobody on the hosts has to do with it between windows: one is a message, over connections.
   const bool is_long = bytes > size() * Wire::kPiece && wire_.passes_on(members_);
+  const std::int64_t others = size() - 1;
   const bool spares_root = is_shared && is_long && is_centred() && !wire_.is_fast() &&
-                           bytes >= (size() - 1) * (size() - 2) * kLeastToSpareRoot;
+                           bytes >= others * (others - 1) * kLeastToSpareRoot;
   Shards sums{begin, {}, window_for(size())};
   if (is_shared) {
     sums.offsets = even_offsets(bytes, spares_root ? root : kNobody);
