@@ -242,7 +242,7 @@ void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::C
   // Nobody on the hosts has to do with it between windows: one is a message, over connections.
   const bool is_long = bytes > size() * Wire::kPiece && wire_.passes_on(members_);
   const std::int64_t others = size() - 1;
-  const bool spares_root = is_shared && is_long && is_centred() && !wire_.is_fast() &&
+  const bool spares_root = is_long && is_centred() && !wire_.is_fast() &&
                            bytes >= others * (others - 1) * kLeastToSpareRoot;
   Shards sums{begin, {}, window_for(size())};
   if (is_shared) {
@@ -279,17 +279,14 @@ void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offs
                              const std::byte* own) {
   std::byte* const place = data + offsets[static_cast<std::size_t>(position_)];
   if (own == nullptr) own = place;
-  std::int64_t longest = 0;
-  for (std::size_t i = 1; i < offsets.size(); ++i) {
-    longest = std::max(longest, offsets[i] - offsets[i - 1]);
-  }
+  Shards shards{data, {offsets.begin(), offsets.end()}, window_for(size())};
+  const std::int64_t longest = shards.longest();
   if (stand_in_groups() && longest <= kSmall) {
     copy_bytes(place, own, offsets[static_cast<std::size_t>(position_) + 1] - (place - data));
     return gather_doubling(data, offsets);
   }
   const bool is_long = size() == 2 && longest > Wire::kPiece && wire_.passes_on(members_);
-  const Shards shards{
-      data, {offsets.begin(), offsets.end()}, is_long ? kLongWindow : window_for(size())};
+  if (is_long) shards.window = kLongWindow;
   const auto exchange = [&](Batch& batch, std::int64_t number) {
     const auto part = shards.part(position_, number);
     const std::span<const std::byte> leaves(own + (part.data() - place), part.size());
