@@ -18,6 +18,7 @@
 #include "comm/hosts/group.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
+#include "simulation/exact_case.hpp"
 #include "support/data.hpp"
 
 namespace tutti::test {
@@ -65,57 +66,7 @@ void on_hosts(int hosts, const Body& body) {
   on_wires(hosts, false, [&](HostGroup& group, const Wire&) { body(group); });
 }
 
-/** A reduction with an exact result in every type, which is what so many hosts may add up to. */
-struct Case {
-  DType dtype;
-  Reduce reduce;
-  std::int64_t count;
-
-  bool is_sum() const {
-    return reduce.kind == ReduceKind::sum || reduce.kind == ReduceKind::average ||
-           reduce.kind == ReduceKind::premul_sum;
-  }
-  double value(int host, std::int64_t i) const {
-    if (dtype == DType::boolean) return contribution(dtype, reduce.kind, host, i);
-    if (is_sum()) return scrambled(host, i, 2);
-    if (reduce.kind == ReduceKind::product) return (host + i) % 8 == 0 ? 2 : 1;
-    return contribution(dtype, reduce.kind, host, i);
-  }
-  double result(int hosts, std::int64_t i) const {
-    if (dtype == DType::boolean || (!is_sum() && reduce.kind != ReduceKind::product)) {
-      return reduced(dtype, reduce, hosts, i);
-    }
-    double result = value(0, i);
-    for (int host = 1; host < hosts; ++host) {
-      result = is_sum() ? result + value(host, i) : result * value(host, i);
-    }
-    if (reduce.kind != ReduceKind::average) return reduce.factor * result;
-    if (is_integer(dtype)) return std::trunc(result / hosts);
-    if (dtype == DType::f64) return result / hosts;
-    return static_cast<double>(static_cast<float>(result) / static_cast<float>(hosts));
-  }
-
-  Bytes of(int host) const {
-    Bytes bytes(static_cast<std::size_t>(count * size_of(dtype)));
-    fill(View(bytes.data(), count, dtype), [&](std::int64_t i) { return value(host, i); });
-    return bytes;
-  }
-  std::vector<double> results(int hosts) const {
-    std::vector<double> all;
-    for (std::int64_t i = 0; i < count; ++i) all.push_back(result(hosts, i));
-    return all;
-  }
-  ::testing::AssertionResult holds_in(const Bytes& data, const std::vector<double>& results) const {
-    return holds(ConstView(data.data(), count, dtype),
-                 [&](std::int64_t i) { return results[static_cast<std::size_t>(i)]; });
-  }
-  std::string text() const {
-    return std::string(name_of(dtype)) + " " + std::string(name_of(reduce.kind)) + " " +
-           std::to_string(count);
-  }
-};
-
-void expect_all_reduced(int hosts, const Case& what) {
+void expect_all_reduced(int hosts, const ExactCase& what) {
   SCOPED_TRACE(std::to_string(hosts) + " hosts, " + what.text());
   const std::vector<double> results = what.results(hosts);
   on_hosts(hosts, [&](HostGroup& group) {
@@ -157,7 +108,7 @@ TEST(FewHosts, AllReduceInLongWindows) {
     const std::int64_t one_each = hosts * Wire::kPiece / 4;
     for (const std::int64_t count : {one_each, one_each + 1, 4 * one_each + 1, 40 * one_each + 1}) {
       for (const bool alone : {false, true}) {
-        const Case what{DType::f32, Reduce::sum, count};
+        const ExactCase what{DType::f32, Reduce::sum, count};
         SCOPED_TRACE(std::to_string(hosts) + (alone ? " hosts, " : " large hosts, ") + what.text());
         const std::vector<double> results = what.results(hosts);
         int agreed = 0;
@@ -191,7 +142,7 @@ TEST(FewHosts, AllReduceInLongWindows) {
 TEST(FewHosts, AllReduceInTwoSteps) {
   constexpr int kHosts = 4;
   constexpr std::int64_t kCount = 16 << 10;
-  const Case what{DType::f32, Reduce::sum, kCount};
+  const ExactCase what{DType::f32, Reduce::sum, kCount};
   Wire::Clock::time_point begun;
   Wire::Clock::time_point ended;
   const auto reduce = [&](HostGroup& group, const Wire& wire) {
@@ -210,7 +161,7 @@ TEST(ManyHosts, ReduceToAnyRoot) {
   for (const int hosts : {33, 37, 64}) {
     for (const int root : {0, hosts / 2, hosts - 1}) {
       for (const std::int64_t count : {100, 3001, root == 0 ? 1'500'001 : 64}) {
-        const Case what{DType::f16, Reduce::sum, count};
+        const ExactCase what{DType::f16, Reduce::sum, count};
         SCOPED_TRACE(std::to_string(hosts) + " hosts, root " + std::to_string(root) + ", " +
                      what.text());
         const std::vector<double> results = what.results(hosts);
@@ -345,7 +296,7 @@ TEST(ManyHosts, AverageLarge16BitNumbersOfWhichNoSumWouldFit) {
 
 void expect_segments_in_turn(int hosts) {
   constexpr std::int64_t kCount = (std::int64_t{18} << 20U) / 4 + 7;  // of more segments than fit
-  const Case what{DType::f32, Reduce::sum, kCount};
+  const ExactCase what{DType::f32, Reduce::sum, kCount};
   const std::vector<double> results = what.results(hosts);
   on_hosts(hosts, [&](HostGroup& group) {
     if (group.position() > 1) {

@@ -43,14 +43,12 @@ struct Call {
 
   Bytes contribution_of(std::int64_t count) const {
     Bytes bytes(static_cast<std::size_t>(count * width()));
-    fill(View(bytes.data(), count, step.dtype),
-         [&](std::int64_t i) { return contribution(step.dtype, step.reduce.kind, own(), i); });
+    fill(View(bytes.data(), count, step.dtype), Contribution{step.dtype, step.reduce.kind, own()});
     return bytes;
   }
   bool is_reduced(const Bytes& data, std::int64_t begin, std::int64_t count) const {
     const ConstView part(data.data() + begin * width(), count, step.dtype);
-    return static_cast<bool>(holds(
-        part, [&](std::int64_t i) { return reduced(step.dtype, step.reduce, size(), begin + i); }));
+    return static_cast<bool>(holds(part, Reduced{step.dtype, step.reduce, size(), begin}));
   }
   std::vector<std::int64_t> uneven_offsets() const {
     std::vector<std::int64_t> offsets{0};
@@ -322,16 +320,11 @@ struct Call {
     const auto before = [&](std::int64_t begin, std::int64_t length) {
       require(caller.inside->agree(static_cast<std::uint64_t>(begin)), "agree");
       const auto [part, from] = own_part(begin, length);
-      fill(part, [&, from = from](std::int64_t i) {
-        return contribution(dtype, kind, lane.position(), from + i);
-      });
+      fill(part, Contribution{dtype, kind, lane.position(), from});
     };
     const auto after = [&](std::int64_t begin, std::int64_t length) {
       const auto [part, from] = own_part(begin, length);
-      require(static_cast<bool>(holds(part,
-                                      [&, from = from](std::int64_t i) {
-                                        return reduced(dtype, step.reduce, lane.size(), from + i);
-                                      })),
+      require(static_cast<bool>(holds(part, Reduced{dtype, step.reduce, lane.size(), from})),
               "all_reduce in lanes");
       std::memset(part.data, 0, static_cast<std::size_t>(part.bytes()));
       require(caller.inside->agree(static_cast<std::uint64_t>(begin + length)), "agree");

@@ -66,10 +66,13 @@ void Departures::hear(int source, const Headcount& headcount) {
 }
 
 Headcount Departures::own_headcount() const {
-  Headcount own{asked_.size(), curious_.size()};
-  for (const int rank : told_) own.told += curious_.contains(rank) ? 0U : 1U;
-  for (const auto& [rank, sent] : heard_) own.heard += asked_.contains(rank) ? 0U : 1U;
-  return own;
+  // Few ask, while many hosts tell many.
+  const auto answers = std::count_if(curious_.begin(), curious_.end(),
+                                     [this](int rank) { return told_.contains(rank); });
+  const auto answered =
+      std::count_if(asked_.begin(), asked_.end(), [this](int rank) { return has_left(rank); });
+  return {asked_.size() + told_.size() - static_cast<std::size_t>(answers),
+          curious_.size() + heard_.size() - static_cast<std::size_t>(answered)};
 }
 
 std::optional<Departures::Word> Departures::next_word() {

@@ -6,14 +6,14 @@
 
 namespace tutti::simulation {
 
-void Scheduler::push(Time time, Task* task, std::uint64_t turn, std::function<void()> what) const {
-  events_.push_back({time, ++last_number_, task, turn, std::move(what)});
-  std::push_heap(events_.begin(), events_.end(), is_later);
+void Scheduler::push(Time time, Task* task, std::uint64_t what) const {
+  events_.push_back({time, ++last_number_, task, what});
+  std::push_heap(events_.begin(), events_.end(), IsLater());
 }
 
 void Scheduler::wake_at(Task& task, Time time) const {
   task.wakes_ = time;
-  push(time, &task, ++task.turn_, {});
+  push(time, &task, ++task.turn_);
 }
 
 Scheduler::Task& Scheduler::start(std::function<void()> body) {
@@ -24,7 +24,20 @@ Scheduler::Task& Scheduler::start(std::function<void()> body) {
 }
 
 void Scheduler::at(Time time, std::function<void()> what) {
-  push(std::max(time, now_), nullptr, 0, std::move(what));
+  if (free_places_.empty()) {
+    free_places_.push_back(what_.size());
+    what_.emplace_back();
+  }
+  const std::uint64_t place = free_places_.back();
+  free_places_.pop_back();
+  what_[place] = std::move(what);
+  push(std::max(time, now_), nullptr, place);
+}
+
+void Scheduler::happen(std::uint64_t place) {
+  const std::function<void()> what = std::exchange(what_[place], nullptr);
+  free_places_.push_back(place);
+  what();
 }
 
 void Scheduler::pass(Duration time, bool may_be_woken) const {
@@ -62,16 +75,16 @@ void Scheduler::give_turn(Task& task) {
 
 bool Scheduler::run(Time limit) {
   while (alive_ > 0 && !events_.empty() && events_.front().time <= limit) {
-    std::pop_heap(events_.begin(), events_.end(), is_later);
-    Event event = std::move(events_.back());
+    std::pop_heap(events_.begin(), events_.end(), IsLater());
+    const Event event = events_.back();
     events_.pop_back();
-    const bool is_void = event.task != nullptr && event.turn != event.task->turn_;
+    const bool is_void = event.task != nullptr && event.what != event.task->turn_;
     if (is_void) continue;
     now_ = event.time;
     if (event.task != nullptr) {
       give_turn(*event.task);
     } else {
-      event.what();
+      happen(event.what);
     }
   }
   return alive_ == 0;

@@ -57,25 +57,31 @@ class Scheduler final : public TimeSource {
   bool run(Time limit);
 
  private:
+  /** Small, since a heap moves it often. */
   struct Event {
     Time time;
     std::uint64_t number;
-    Task* task;  ///< whose turn it is, or else what happens:
-    std::uint64_t turn;
-    std::function<void()> what;
+    Task* task;          ///< whose turn it is; null if something else happens
+    std::uint64_t what;  ///< the number of the turn, or the place of what happens
   };
-  static bool is_later(const Event& one, const Event& other) {
-    return one.time != other.time ? one.time > other.time : one.number > other.number;
-  }
+  struct IsLater {
+    bool operator()(const Event& one, const Event& other) const {
+      return one.time != other.time ? one.time > other.time : one.number > other.number;
+    }
+  };
 
-  void push(Time time, Task* task, std::uint64_t turn, std::function<void()> what) const;
+  void push(Time time, Task* task, std::uint64_t what) const;
+  /** What is at that place happens. */
+  void happen(std::uint64_t place);
   void give_turn(Task& task);
   void wake_at(Task& task, Time time) const;
   void pass(Duration time, bool may_be_woken) const;
 
   Time now_{std::chrono::hours(24)};
   mutable std::uint64_t last_number_ = 0;
-  mutable std::vector<Event> events_;  // a heap, the next one on top
+  mutable std::vector<Event> events_;        // a heap, the next one on top
+  std::vector<std::function<void()>> what_;  // is to happen
+  std::vector<std::uint64_t> free_places_;   // there
   std::vector<std::unique_ptr<Task>> tasks_;
   Task* running_ = nullptr;
   std::size_t alive_ = 0;
