@@ -31,10 +31,8 @@ class Elements {
   DType dtype_;
 };
 
-/** Element i of the block from one rank to another. */
-double datum(int from, int to, std::int64_t i) {
-  return contribution(DType::u8, ReduceKind::sum, 8 * from + to, i);
-}
+/** The block from one rank to another. */
+Contribution data_of(int from, int to) { return {DType::u8, ReduceKind::sum, 8 * from + to}; }
 
 /** Blocks of `count` elements, or of fewer: the rank after `root` has none. */
 std::vector<std::int64_t> uneven(std::int64_t count, int root, int ranks) {
@@ -103,16 +101,14 @@ TEST_F(BlocksTest, AreGatheredByTheRoot) {
     Elements whole(is_root ? total_of(c.counts) : 0, c.dtype);
     Elements own(c.count(rank), c.dtype);
     const View in = c.in_place && is_root ? c.block(whole.view(), rank) : own.view();
-    fill(in, [&](std::int64_t i) { return datum(rank, 0, i); });
+    fill(in, data_of(rank, 0));
     if (c.even) {
       comm.gather(in, whole.view(), c.root);
     } else {
       comm.gather_v(in, whole.view(), c.counts, c.root);
     }
     for (int from = 0; is_root && from < ranks(); ++from) {
-      EXPECT_TRUE(
-          holds(c.block(whole.view(), from), [&](std::int64_t i) { return datum(from, 0, i); }))
-          << "from " << from;
+      EXPECT_TRUE(holds(c.block(whole.view(), from), data_of(from, 0))) << "from " << from;
     }
   });
 }
@@ -123,7 +119,7 @@ TEST_F(BlocksTest, AreScatteredByTheRoot) {
     const bool is_root = rank == c.root;
     Elements whole(is_root ? total_of(c.counts) : 0, c.dtype);
     for (int to = 0; is_root && to < ranks(); ++to) {
-      fill(c.block(whole.view(), to), [&](std::int64_t i) { return datum(0, to, i); });
+      fill(c.block(whole.view(), to), data_of(0, to));
     }
     Elements own(c.count(rank), c.dtype);
     const View out = c.in_place && is_root ? c.block(whole.view(), rank) : own.view();
@@ -132,7 +128,7 @@ TEST_F(BlocksTest, AreScatteredByTheRoot) {
     } else {
       comm.scatter_v(whole.view(), out, c.counts, c.root);
     }
-    EXPECT_TRUE(holds(out, [&](std::int64_t i) { return datum(0, rank, i); }));
+    EXPECT_TRUE(holds(out, data_of(0, rank)));
   });
 }
 
@@ -142,8 +138,7 @@ TEST_F(BlocksTest, OfAReductionAreScattered) {
     for (const Reduce& reduce : reductions(c.dtype)) {
       if (c.counts.front() > 17 && reduce.kind != ReduceKind::max) continue;
       Elements whole(total_of(c.counts), c.dtype);
-      fill(whole.view(),
-           [&](std::int64_t i) { return contribution(c.dtype, reduce.kind, rank, i); });
+      fill(whole.view(), Contribution{c.dtype, reduce.kind, rank});
       Elements own(c.count(rank), c.dtype);
       const View out = c.in_place ? c.block(whole.view(), rank) : own.view();
       if (c.even) {
@@ -151,9 +146,8 @@ TEST_F(BlocksTest, OfAReductionAreScattered) {
       } else {
         comm.reduce_scatter_v(whole.view(), out, c.counts, reduce);
       }
-      EXPECT_TRUE(holds(out, [&](std::int64_t i) {
-        return reduced(c.dtype, reduce, ranks(), start_of(c.counts, rank) + i);
-      })) << name_of(reduce.kind);
+      const Reduced results{c.dtype, reduce, ranks(), start_of(c.counts, rank)};
+      EXPECT_TRUE(holds(out, results)) << name_of(reduce.kind);
     }
   });
 }
@@ -173,13 +167,12 @@ TEST_F(BlocksTest, GoFromEveryRankToEveryOther) {
     Elements in(total_of(leaving), c.dtype);
     Elements out(total_of(arriving), c.dtype);
     for (int to = 0; to < ranks(); ++to) {
-      fill(in.view().part(start_of(leaving, to), length(rank, to)),
-           [&](std::int64_t i) { return datum(rank, to, i); });
+      fill(in.view().part(start_of(leaving, to), length(rank, to)), data_of(rank, to));
     }
     comm.all_to_all_v(in.view(), leaving, out.view(), arriving);
     for (int from = 0; from < ranks(); ++from) {
-      EXPECT_TRUE(holds(out.view().part(start_of(arriving, from), length(from, rank)),
-                        [&](std::int64_t i) { return datum(from, rank, i); }))
+      EXPECT_TRUE(
+          holds(out.view().part(start_of(arriving, from), length(from, rank)), data_of(from, rank)))
           << "from " << from;
     }
   });
@@ -193,20 +186,16 @@ TEST_F(BlocksTest, ScansCombineTheRanksBefore) {
         if (reduce.kind == ReduceKind::average) continue;
         for (const std::int64_t count : {0, 1, 17, 300'001}) {
           if (count > 17 && reduce.kind != ReduceKind::max) continue;
-          const auto mine = [&](std::int64_t i) {
-            return contribution(dtype, reduce.kind, rank, i);
-          };
+          const Contribution mine{dtype, reduce.kind, rank};
           SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::string(name_of(reduce.kind)));
           Elements in(count, dtype);
           Elements out(count, dtype);
           fill(in.view(), mine);
           comm.scan(in.view(), out.view(), reduce);
-          ASSERT_TRUE(holds(out.view(),
-                            [&](std::int64_t i) { return reduced(dtype, reduce, rank + 1, i); }));
+          ASSERT_TRUE(holds(out.view(), Reduced{dtype, reduce, rank + 1}));
           comm.exscan(in.view(), in.view(), reduce);  // in place
-          ASSERT_TRUE(holds(in.view(), [&](std::int64_t i) {
-            return rank == 0 ? mine(i) : reduced(dtype, reduce, rank, i);
-          }));
+          ASSERT_TRUE(rank == 0 ? holds(in.view(), mine)
+                                : holds(in.view(), Reduced{dtype, reduce, rank}));
         }
       }
     }

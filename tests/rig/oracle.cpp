@@ -23,15 +23,11 @@ Pattern::Pattern(DType dtype, const Value& value)
 }
 
 Pattern Pattern::contribution(DType dtype, ReduceKind kind, std::uint64_t salt, int rank) {
-  return {dtype, [&](std::int64_t i) {
-            return test::contribution(dtype, kind, number_of(salt, rank), i);
-          }};
+  return {dtype, Contribution{dtype, kind, number_of(salt, rank)}};
 }
 
 Pattern Pattern::reduced(DType dtype, const Reduce& reduce, std::uint64_t salt, int ranks) {
-  return {dtype, [&](std::int64_t i) {
-            return test::reduced(dtype, reduce, ranks, i, number_of(salt, 0));
-          }};
+  return {dtype, Reduced{dtype, reduce, ranks, 0, number_of(salt, 0)}};
 }
 
 template <class Visit>

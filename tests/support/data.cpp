@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "fastest.hpp"
+
 namespace tutti::test {
 
 namespace {
@@ -43,7 +45,9 @@ void with_contribution(DType dtype, ReduceKind kind, const Body& body) {
 template <class Combine>
 void combine_each(std::span<double> results, std::span<const double> others,
                   const Combine& combine) {
-  for (std::size_t i = 0; i < results.size(); ++i) results[i] = combine(results[i], others[i]);
+  fastest([=] {
+    for (std::size_t i = 0; i < results.size(); ++i) results[i] = combine(results[i], others[i]);
+  });
 }
 
 /** Makes two results one; of truth values if they are 0 or 1. */
@@ -84,7 +88,9 @@ void write(const View& view, std::int64_t begin, std::span<const double> values)
   dispatch(view.dtype, [&](auto zero) {
     using T = decltype(zero);
     auto* elements = static_cast<T*>(view.data) + begin;
-    for (std::size_t i = 0; i < values.size(); ++i) elements[i] = element<T>(values[i]);
+    fastest([=] {
+      for (std::size_t i = 0; i < values.size(); ++i) elements[i] = element<T>(values[i]);
+    });
   });
 }
 
@@ -96,9 +102,13 @@ void write(const View& view, std::int64_t begin, std::span<const double> values)
     using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
     const auto* elements = static_cast<const Stored*>(view.data) + begin;
     bool all_are = true;  // first, as it takes many at a time
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      all_are &= elements[i] == static_cast<Stored>(element<T>(values[i]));
-    }
+    fastest([=, &all_are] {
+      bool all = true;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        all &= elements[i] == static_cast<Stored>(element<T>(values[i]));
+      }
+      all_are = all;
+    });
     for (std::size_t i = 0; i < values.size() && !all_are; ++i) {
       const auto expected = static_cast<Stored>(element<T>(values[i]));
       if (elements[i] == expected) continue;
@@ -112,9 +122,11 @@ void write(const View& view, std::int64_t begin, std::span<const double> values)
 
 void Contribution::compute(std::int64_t begin, std::span<double> values) const {
   with_contribution(dtype, kind, [from = first + begin, own = rank, values](const auto& value) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = value(own, from + static_cast<std::int64_t>(i));
-    }
+    fastest([=] {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = value(own, from + static_cast<std::int64_t>(i));
+      }
+    });
   });
 }
 
@@ -123,7 +135,9 @@ void Reduced::compute(std::int64_t begin, std::span<double> values) const {
                        reduce.kind == ReduceKind::lor || reduce.kind == ReduceKind::lxor;
   const auto read = [&](int rank, std::span<double> into) {
     Contribution{dtype, reduce.kind, rank, first}.compute(begin, into);
-    for (double& value : into) value *= reduce.factor;
+    if (reduce.kind == ReduceKind::premul_sum) {
+      for (double& value : into) value *= reduce.factor;
+    }
     if (!logical) return;
     for (double& value : into) value = value != 0.0 ? 1.0 : 0.0;
   };
