@@ -9,9 +9,9 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "support/roll_call.hpp"
 #include "support/world.hpp"
 #include "tutti/error.hpp"
 
@@ -186,14 +186,13 @@ TEST_F(OneWayReduce, WhoDoesNotComeIsNamedByAll) {
                                           {last, 0, 1}}) {
     on_ranks(
         [root = root, late = late, count = count](Communicator& comm) {
-          std::chrono::steady_clock::time_point end;
+          const RollCall given_up(comm);
           const Numbers in(count, 1);
           Numbers out(count);
           try {
             for (int call = 0; call < 1'000'000; ++call) {
-              if (call == 50) {
-                end = std::chrono::steady_clock::now() + 3s;
-                if (comm.global_rank() == late) std::this_thread::sleep_until(end);
+              if (call == 50 && comm.global_rank() == late) {
+                EXPECT_TRUE(given_up.wait_for_others());
               }
               reduce(comm, in, out, root);
             }
@@ -201,7 +200,8 @@ TEST_F(OneWayReduce, WhoDoesNotComeIsNamedByAll) {
           } catch (const PeerLost& error) {
             EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
           }
-          std::this_thread::sleep_until(end);  // they make the next one together
+          given_up.come();
+          EXPECT_TRUE(given_up.wait_for_others());  // they make the next one together
         },
         short_timeout(1s));
   }

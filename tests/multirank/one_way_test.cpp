@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/roll_call.hpp"
 #include "support/world.hpp"
 #include "tutti/error.hpp"
 
@@ -251,13 +252,12 @@ TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
     if (late == 1 && ranks() == 2) continue;  // who is the last
     on_ranks(
         [root = root, late = late, bytes = bytes](Communicator& comm) {
-          std::chrono::steady_clock::time_point end;
+          const RollCall given_up(comm);
           std::vector<std::uint8_t> data(bytes);
           try {
             for (int call = 0; call < 1'000'000; ++call) {
-              if (call == 50) {
-                end = std::chrono::steady_clock::now() + 3s;
-                if (comm.global_rank() == late) std::this_thread::sleep_until(end);
+              if (call == 50 && comm.global_rank() == late) {
+                EXPECT_TRUE(given_up.wait_for_others());
               }
               broadcast(comm, data, root);
             }
@@ -265,7 +265,8 @@ TEST_F(OneWay, WhoDoesNotComeIsNamedByAll) {
           } catch (const PeerLost& error) {
             EXPECT_EQ(error.ranks(), std::vector<int>{late}) << error.what();
           }
-          std::this_thread::sleep_until(end);  // they make the next one together
+          given_up.come();
+          EXPECT_TRUE(given_up.wait_for_others());  // they make the next one together
         },
         short_timeout(1s));
   }
