@@ -1,6 +1,6 @@
 // What ranks do on hosts whose network is slow or fails:
 //
-//   ranks slow|broadcast|all_reduce|barriers|connects|parts|splits|several|join DIRECTORY
+//   ranks slow|broadcast|all_reduce|barriers|connects|parts|splits|several|wire|join DIRECTORY
 //   ranks calls DIRECTORY SEED [STEPS]
 //
 // `slow` moves a few MiB by several calls and checks them, `broadcast` and `all_reduce` do by one
@@ -8,14 +8,14 @@
 // until a rank is lost, `connects` makes parts of all ranks until then; in `parts` every
 // second rank does so in a part, and those between come to the whole when there is a file
 // DIRECTORY/come; `splits` makes parts of all ranks; in `several` rank 0 sends the last one
-// messages in a row when there is that file; `join` ends at once; `calls` makes every call of
-// tutti's with random arguments, in random order, checks each result, and goes on for so many steps
-// or until a rank is lost. Each rank writes what became of it to DIRECTORY/rank.N, since a host may
-// be out of reach then: "ready PID", "done" or what it was told. In `calls` that is "ready PID
-// HOSTS" (the host of each rank, by its lowest), "done HOSTS", and of a loss "lost NANOSECONDS
-// WAITED RANKS MEMBERS ALL REASON": when, by the clock that all processes of the machine share, for
-// how long this process has waited for a core, who, of which ranks, and who of all ranks. Those who
-// lose somebody in a part ask the whole.
+// messages in a row when there is that file; `wire` tells what carries bytes; `join` ends at once;
+// `calls` makes every call of tutti's with random arguments, in random order, checks each result,
+// and goes on for so many steps or until a rank is lost. Each rank writes what became of it to
+// DIRECTORY/rank.N, since a host may be out of reach then: "ready PID", "done" or what it was told.
+// In `calls` that is "ready PID HOSTS" (the host of each rank, by its lowest), "done HOSTS", and of
+// a loss "lost NANOSECONDS WAITED RANKS MEMBERS ALL REASON": when, by the clock that all processes
+// of the machine share, for how long this process has waited for a core, who, of which ranks, and
+// who of all ranks. Those who lose somebody in a part ask the whole.
 #include <mpi.h>
 #include <unistd.h>
 

@@ -44,7 +44,7 @@ std::int64_t heap_of_each(int hosts) {
   return taken / hosts;
 }
 
-TEST(HostMemory, IsLessThan64MiBWith4096Hosts) {
+TEST(HostMemory, GrowsNoFasterThanTheHostsAndSoIsLessThan64MiBWith4096) {
   const std::int64_t with_64 = heap_of_each(64);
   const std::int64_t with_256 = heap_of_each(256);
   if (with_64 == 0) GTEST_SKIP() << "an allocator of the sanitizer's, which does not say";
