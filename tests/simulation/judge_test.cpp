@@ -231,6 +231,15 @@ TEST(Steps, SeeThatASumInLanesIsWrong) {
   EXPECT_EQ(texts[0], "lost rank 1: it has destroyed its communicator");
 }
 
+/** 36 MB to each of 52 hosts, over links of 10 MB/s, one of which is cut. */
+TEST(Trial, GivesOthersTimeForWhatMoves) {
+  const Plan plan = draw_plan(291166091);
+  EXPECT_EQ(plan.fault.kind, FaultKind::cut_off);
+  EXPECT_GT(plan.moves_on, 2 * plan.timeout);
+  EXPECT_LT(plan.moves_on, std::chrono::seconds(4));
+  EXPECT_EQ(run_trial(plan, 291166091).complaints, std::vector<std::string>{});
+}
+
 /** The times of all ends are in the story, in microseconds. */
 TEST(Trial, TakesTheSameCourseAgainWithTheSameSeed) {
   constexpr std::uint64_t kSeeds = 60;

@@ -120,6 +120,18 @@ void draw_lanes(Draws& draws, Plan& plan) {
   plan.fault.at = microseconds(draws.below(1 + static_cast<std::int64_t>(seconds * 1e6)));
 }
 
+/** How long a link needs at most for the bytes of a step, of which each rank may bring a block for
+ * each. */
+microseconds time_on_link(const Step& step, const Plan& plan) {
+  const bool has_blocks =
+      step.kind == StepKind::all_gather || step.kind == StepKind::all_gather_v ||
+      step.kind == StepKind::all_to_all_v || step.kind == StepKind::reduce_scatter_v;
+  const std::int64_t bytes =
+      (has_blocks ? plan.hosts * plan.ranks : 2) * step.count * size_of(step.dtype);
+  return microseconds(
+      static_cast<std::int64_t>(1e6 * static_cast<double>(bytes) / plan.model.bytes_per_second));
+}
+
 }  // namespace
 
 Plan draw_plan(std::uint64_t seed) {
@@ -169,6 +181,9 @@ Plan draw_plan(std::uint64_t seed) {
   }
   if (plan.fault.stops_finder && plan.ranks > 2) {  // likewise; somebody is left who can tell
     plan.fault.stops_hearers = draws.one_of(plan.ranks - 1);
+  }
+  for (const Step& step : plan.steps) {
+    plan.moves_on = std::max(plan.moves_on, time_on_link(step, plan));
   }
   return plan;
 }
