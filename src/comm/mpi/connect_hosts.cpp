@@ -1,10 +1,7 @@
 // How ranks of different hosts connect: they exchange addresses, then TCP, then what both have.
 #include "comm/mpi/connect_hosts.hpp"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -109,19 +106,13 @@ std::chrono::milliseconds meet(Channel& channel, std::vector<Peer>& peers, const
   return std::min(waiter.waited(), most);
 }
 
-std::string address_text(Address address) {
-  std::array<char, INET_ADDRSTRLEN> text{};
-  const char* written = ::inet_ntop(AF_INET, &address, text.data(), text.size());
-  return written != nullptr ? written : "?";
-}
-
 /** Why there is no connection to `peer`, as far as this process knows. */
 std::string why_unconnected(const Peer& peer, const Endpoint& own) {
   if (!peer.wanted) return "one of the two has no IPv4 address";
   if (peer.error != 0) return error_text(peer.error);
   std::string text;
   for (const Address address : addresses_of(peer.endpoint, own.network)) {
-    text += address_text(address) + " ";
+    text += dotted(address) + " ";
   }
   text += "port " + std::to_string(peer.endpoint.port);
   return text + (peer.has_heard ? " does not answer" : ": a firewall?");
@@ -211,16 +202,18 @@ std::unique_ptr<Heartbeats> heartbeats_of(std::vector<Peer>& peers, const Layout
 /** The hosts behind this one come first, as in an exchange of HostGroup: if all began with the
  * first host, its link would keep all of them waiting, and the last one's would stand idle. */
 std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers, int own_host) {
-  const auto behind = std::find_if(peers.begin(), peers.end(),
-                                   [&](const Peer& peer) { return peer.host > own_host; });
-  std::rotate(peers.begin(), behind, peers.end());
-  std::vector<Streams::Connection> connections;
+  std::vector<Peer*> ends;
   for (Peer& peer : peers) {
-    if (!is_stream(peer.line) || !peer.socket) continue;
+    if (is_stream(peer.line) && peer.socket) ends.push_back(&peer);
+  }
+  std::stable_partition(ends.begin(), ends.end(),
+                        [&](const Peer* peer) { return peer->host > own_host; });
+  std::vector<Streams::Connection> connections;
+  for (Peer* const peer : ends) {
     const auto traffic =
-        peer.line == Line::ahead ? Wire::Traffic::ahead : Wire::Traffic::collective;
-    const std::int64_t most = Streams::most_at_once(peer.socket);
-    connections.push_back({peer.rank, traffic, std::move(peer.socket), most});
+        peer->line == Line::ahead ? Wire::Traffic::ahead : Wire::Traffic::collective;
+    const std::int64_t most = Streams::most_at_once(peer->socket);
+    connections.push_back({peer->rank, traffic, std::move(peer->socket), most});
   }
   if (connections.empty()) return nullptr;
   return std::make_unique<Streams>(std::move(connections));
