@@ -154,8 +154,9 @@ void Mail::finish(Transfers& transfers, Wait kind) {
       group_.wait_for_mail(kind, moves, awaited);
       continue;
     }
-    const bool has_come = transfers.waits_for_any() ? group_.wait_for_any_mail(kind, moves)
-                                                    : group_.wait_for_own_mail(kind, moves);
+    using Senders = LocalGroup::Senders;
+    const Senders senders = transfers.waits_for_any() ? Senders::any : Senders::only_self;
+    const bool has_come = group_.wait_for_mail_of(senders, kind, moves);
     if (!has_come) throw CommunicationError(transfers.nothing_came(group_.timeout()));
   }
   group_.check_own_loss();

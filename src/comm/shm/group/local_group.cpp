@@ -155,17 +155,7 @@ void LocalGroup::wait_for_mail(Wait kind, const std::function<bool()>& done,
   }
 }
 
-bool LocalGroup::wait_for_any_mail(Wait kind, const std::function<bool()>& done) {
-  return wait_for_mail_unless(kind, done, [this] { return those_gone(); });
-}
-
-bool LocalGroup::wait_for_own_mail(Wait kind, const std::function<bool()>& done) {
-  return wait_for_mail_unless(kind, done, [] { return std::vector<int>(); });
-}
-
-template <class Gone>
-bool LocalGroup::wait_for_mail_unless(Wait kind, const std::function<bool()>& done,
-                                      const Gone& who_is_gone) {
+bool LocalGroup::wait_for_mail_of(Senders senders, Wait kind, const std::function<bool()>& done) {
   Waiter waiter(policy(), timeout_);
   if (waiter.spin(done)) return true;
   const Signal signal = own().mail.signal();
@@ -182,7 +172,7 @@ bool LocalGroup::wait_for_mail_unless(Wait kind, const std::function<bool()>& do
     tell_wait(kind, {}, nobody);
     pulse_elsewhere(kind);  // whoever waits for this rank leaves it to this wait's deadline
     idle({});
-    const std::vector<int> gone = who_is_gone();
+    const std::vector<int> gone = senders == Senders::any ? those_gone() : std::vector<int>();
     if (waiter.expired() || (!gone.empty() && gone.size() == others().size())) {
       if (done()) return true;
       check_failure();

@@ -122,11 +122,11 @@ class LocalGroup final : private record::Neighbours {
   /** Why ranks are lost that are gone while one waits for mail of any rank. */
   static constexpr const char* kGoneMeanwhile =
       "has ended or left, and nobody sent what a recv from any source waited for";
-  /** Blocks until done(), which depends on the mail of any rank. False once the deadline has
-   * passed; PeerLost then if ranks have gone, and at once if all others have. */
-  bool wait_for_any_mail(Wait kind, const std::function<bool()>& done);
-  /** The same where it depends on this rank's own mail alone, whoever has gone. */
-  bool wait_for_own_mail(Wait kind, const std::function<bool()>& done);
+  /** Whose mail a wait depends on that is for no rank in particular. */
+  enum class Senders : std::uint8_t { any, only_self };
+  /** Blocks until done(), which depends on the mail of `senders`. False once the deadline has
+   * passed. Of any rank: PeerLost then if ranks have gone, and at once if all others have. */
+  bool wait_for_mail_of(Senders senders, Wait kind, const std::function<bool()>& done);
   /** For a wait for mail that is not this object's: throws PeerLost if one of `awaited` is gone and
    * done() does not hold all the same. */
   void look_after_mail(const std::vector<int>& awaited, const std::function<bool()>& done);
@@ -224,9 +224,6 @@ class LocalGroup final : private record::Neighbours {
   template <class Done, class Awaited>
   bool wait(const Signal& signal, Wait kind, Waiter& waiter, std::uint64_t& since, const Done& done,
             const Awaited& awaited);
-  /** The two of them. who_is_gone(), of those from whom mail may come. */
-  template <class Gone>
-  bool wait_for_mail_unless(Wait kind, const std::function<bool()>& done, const Gone& who_is_gone);
   void show_wait_between(std::uint64_t call, int last, std::uint64_t since, std::uint64_t until);
   void count_wait_between(int last, std::uint64_t since, std::uint64_t until);
   /** Notes a wait in which rank `last` of this host came last. */
