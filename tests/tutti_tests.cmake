@@ -70,7 +70,8 @@ function(tutti_unit_tests)
 endfunction()
 
 # tutti_multirank_test(NAME SOURCES file... [RANKS n...] [MPI_RANKS n...] [LAUNCH mpi fork threads]
-#                      [HOSTS layout...] [MPIEXEC_FLAGS flag...] [LABEL label] [TIMEOUT seconds] [SLOTS waits|half])
+#                      [HOSTS layout... [ONLY_HOSTS]] [MPIEXEC_FLAGS flag...] [LABEL label] [TIMEOUT seconds]
+#                      [SLOTS waits|half])
 #
 # One program NAME_test of the files, linked to test_support (which has main()), and for each number
 # of ranks (1 2 3 4 unless told) and way to launch (all three unless told) a test:
@@ -80,11 +81,12 @@ endfunction()
 #                   one for it alone
 # and for each layout of pretended hosts NAME.hosts<layout>: mpiexec with TUTTI_TEST_HOSTS=<layout>,
 # where 3x1 is three hosts of one rank each, 2+1 is two ranks on a host and one on another, and 0,1,0
-# is the host of each rank. A rank is taken to keep a core busy, unless SLOTS tells otherwise.
+# is the host of each rank. With ONLY_HOSTS there are these alone: on one host nothing is to be tested. A rank is taken
+# to keep a core busy, unless SLOTS tells otherwise.
 # Under mpiexec MPI brings the ranks of a host together, and has no part in what they do then: where that takes long,
 # MPI_RANKS are fewer numbers than RANKS for mpi.n.
 function(tutti_multirank_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;TIMEOUT;SLOTS" "SOURCES;RANKS;MPI_RANKS;LAUNCH;HOSTS;MPIEXEC_FLAGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ONLY_HOSTS" "LABEL;TIMEOUT;SLOTS" "SOURCES;RANKS;MPI_RANKS;LAUNCH;HOSTS;MPIEXEC_FLAGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "tutti_multirank_test(${name}): SOURCES missing, or what is "
                         "'${arg_UNPARSED_ARGUMENTS}'?")
@@ -95,6 +97,9 @@ function(tutti_multirank_test name)
       set(arg_${key} ${default})
     endif()
   endforeach()
+  if(arg_ONLY_HOSTS)
+    set(arg_LAUNCH "")
+  endif()
   if(NOT arg_MPI_RANKS)
     set(arg_MPI_RANKS ${arg_RANKS})
   endif()

@@ -24,7 +24,7 @@ class FlowingStreams : public test::StreamsTest {
     std::array<int, 2> ends{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
     other_end_ = Socket(ends[0]);
-    right_ = with(0, Socket(ends[1]));
+    right_ = test::streams_with(0, Socket(ends[1]));
     receive(come_);
     const std::uint64_t header = std::uint64_t{kLength} << 8U;
     ASSERT_EQ(::send(other_end_.get(), &header, sizeof header, 0), 8);

@@ -49,7 +49,7 @@ class NapsOfStreams : public test::StreamsTest {
     std::array<int, 2> ends{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
     other_end_ = Socket(ends[0]);
-    right_ = with(0, Socket(ends[1]));
+    right_ = test::streams_with(0, Socket(ends[1]));
   }
   void send_part(std::size_t length, std::size_t of, Wire::Traffic traffic = kKind) {
     mpi::send_part(other_end_, length, of, traffic);

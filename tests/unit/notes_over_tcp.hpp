@@ -12,9 +12,9 @@
 #include <cstddef>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "comm/mpi/sockets/streams.hpp"
+#include "streams_fixture.hpp"
 #include "tcp_pair.hpp"
 
 namespace tutti::test {
@@ -35,13 +35,8 @@ class NotesOverTcp : public ::testing::Test {
     for (const mpi::Socket& end : ends) ASSERT_TRUE(mpi::send_at_once(end));
     number_ = ends[0].get();
     others_number_ = ends[1].get();
-    root_ = with(1, std::move(ends[0]));
-    other_ = with(0, std::move(ends[1]));
-  }
-  static std::unique_ptr<mpi::Streams> with(int rank, mpi::Socket socket) {
-    std::vector<mpi::Streams::Connection> connections;
-    connections.push_back({rank, Wire::Traffic::collective, std::move(socket)});
-    return std::make_unique<mpi::Streams>(std::move(connections));
+    root_ = streams_with(1, std::move(ends[0]));
+    other_ = streams_with(0, std::move(ends[1]));
   }
   void send(const Note& note, Wire::Traffic traffic = Wire::Traffic::note) {
     const auto posted = root_->send(note.data(), std::ssize(note), 1, traffic);

@@ -74,8 +74,8 @@ TEST_F(StreamsOfLengthsTest, MessagesOfAllLengthsArriveInTheirOrderWherePacketsA
     if (!control_congestion(end, "bbr")) GTEST_SKIP() << "this kernel has no BBR";
     EXPECT_TRUE(paces(end));
   }
-  left_ = with(1, std::move(ends[0]));
-  right_ = with(0, std::move(ends[1]));
+  left_ = test::streams_with(1, std::move(ends[0]));
+  right_ = test::streams_with(0, std::move(ends[1]));
   exchange_all_lengths();
 }
 
@@ -84,8 +84,8 @@ TEST_F(StreamsOfLengthsTest, MessagesOfAllLengthsArriveInTheirOrderWherePacketsA
 TEST_F(StreamsOfLengthsTest, WhatCallsThatGiveLittleHaveMovedIsTold) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
-  left_ = with(1, Socket(ends[0]), 1024);
-  right_ = with(0, Socket(ends[1]), 1024);
+  left_ = test::streams_with(1, Socket(ends[0]), 1024);
+  right_ = test::streams_with(0, Socket(ends[1]), 1024);
   exchange_all_lengths();
   left_->have_moved();
   const Bytes unread = bytes(16 << 20, 1);  // more than the kernel takes

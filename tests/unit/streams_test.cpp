@@ -225,7 +225,7 @@ TEST_F(StreamsTest, AConnectionForWhichNobodyWaitsMayEnd) {
   ends.own->receive(room.data(), 10, 1, kKind);
   EXPECT_EQ(take(3), std::nullopt);
   {
-    const auto theirs = with(0, std::move(ends.others[2]));
+    const auto theirs = test::streams_with(0, std::move(ends.others[2]));
     theirs->send(room.data(), 10, 0, Wire::Traffic::note);
   }
   EXPECT_EQ(take(Wire::kAnybody), 3);  // so that nobody waits for it any more
@@ -251,7 +251,7 @@ struct HeldUp {
 TEST_F(StreamsTest, ARootThatNobodyFollowsIsHeldUp) {
   auto ends = tcp_pair();
   const int number = ends[0].get();
-  left_ = with(1, std::move(ends[0]));
+  left_ = test::streams_with(1, std::move(ends[0]));
   const Bytes sent = bytes(60 << 10, 1);
   const HeldUp root(*left_, sent);
   ASSERT_LT(root.calls, 10'000);
@@ -259,7 +259,7 @@ TEST_F(StreamsTest, ARootThatNobodyFollowsIsHeldUp) {
   ASSERT_EQ(::ioctl(number, SIOCOUTQ, &left), 0);
   EXPECT_LE(left, 512 << 10);
   // Once the other end takes what has come, all goes on.
-  right_ = with(0, std::move(ends[1]));
+  right_ = test::streams_with(0, std::move(ends[1]));
   for (int call = 0; call <= root.calls; ++call) {
     Bytes come(sent.size());
     const auto wanted = right_->receive(come.data(), std::ssize(come), 0, Wire::Traffic::noted);
@@ -275,7 +275,7 @@ TEST_F(StreamsTest, ARootThatNobodyFollowsIsHeldUp) {
 TEST_F(StreamsTest, ARootThatIsHeldUpFindsThatTheOtherEndHasGone) {
   using namespace std::chrono_literals;
   auto ends = tcp_pair();
-  left_ = with(1, std::move(ends[0]));
+  left_ = test::streams_with(1, std::move(ends[0]));
   const Bytes sent = bytes(60 << 10, 1);
   const HeldUp root(*left_, sent);
   EXPECT_FALSE(left_->are_in_trouble());
