@@ -94,11 +94,7 @@ std::string HierarchicalTransport::collect_mismatch(std::span<const RankSignatur
   constexpr std::int64_t kEntry = sizeof(Requests);
   // Messages may still write it if somebody is lost.
   const Scratch memory(channel_->scratch(), kEntry * size());
-  std::vector<std::int64_t> offsets{0};
-  for (int host = 0; host < layout_.host_count(); ++host) {
-    const auto ranks = static_cast<std::int64_t>(layout_.ranks_of(host).size());
-    offsets.push_back(offsets.back() + ranks * kEntry);
-  }
+  const std::vector<std::int64_t> offsets = host_offsets([](int) { return kEntry; });
   std::byte* const bytes = memory.data();
   std::vector<Requests> own;
   for (const RankSignature& one : here) own.push_back({one, {one.rank, one_way_}});

@@ -232,13 +232,7 @@ void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_
   const Scratch scratch(channel_->scratch(), layout_.contiguous() ? 0 : out.bytes());
   std::byte* sorted = layout_.contiguous() ? static_cast<std::byte*>(out.data) : scratch.data();
 
-  std::vector<std::int64_t> offsets{0};  // in bytes, of the hosts' blocks
-  for (int host = 0; host < layout_.host_count(); ++host) {
-    const std::span<const int> ranks = layout_.ranks_of(host);
-    offsets.push_back(
-        std::accumulate(ranks.begin(), ranks.end(), offsets.back(),
-                        [&](std::int64_t sum, int rank) { return sum + bytes_from(rank); }));
-  }
+  const std::vector<std::int64_t> offsets = host_offsets(bytes_from);
   std::vector<std::int64_t> local_counts;
   for (const int rank : layout_.ranks_of(host())) {
     local_counts.push_back(counts[static_cast<std::size_t>(rank)]);
@@ -247,8 +241,9 @@ void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_
     return offsets[static_cast<std::size_t>(host) + 1] - offsets[static_cast<std::size_t>(host)];
   };
   std::int64_t longest = 0;
-  for (int host = 0; host < layout_.host_count(); ++host)
+  for (int host = 0; host < layout_.host_count(); ++host) {
     longest = std::max(longest, length_of(host));
+  }
   const bool carried = leaders_.carries(longest, out.bytes());
   const bool ahead = !carried && leaders_.gathers_ahead(out.bytes());
   // What a rank that is alone on its host brings travels from where it is.
@@ -278,18 +273,18 @@ void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_
     if (is_leader()) leaders_.all_gather_v(sorted, offsets, brought);
   }
   spread(View(sorted, out.count, out.dtype));
+  if (!layout_.contiguous()) put_by_rank(sorted, counts, out);
+}
 
-  if (layout_.contiguous()) return;
-  std::vector<std::int64_t> places(counts.size() + 1, 0);  // in bytes, by rank
-  for (int rank = 0; rank < size(); ++rank) {
-    places[static_cast<std::size_t>(rank) + 1] =
-        places[static_cast<std::size_t>(rank)] + bytes_from(rank);
-  }
-  const std::byte* from = sorted;
+void HierarchicalTransport::put_by_rank(const std::byte* sorted,
+                                        std::span<const std::int64_t> counts, View out) const {
+  std::vector<std::int64_t> begins(counts.size(), 0);  // in elements
+  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::int64_t{0});
   for (const int rank : layout_.by_host()) {
-    copy_bytes(static_cast<std::byte*>(out.data) + places[static_cast<std::size_t>(rank)], from,
-               bytes_from(rank));
-    from += bytes_from(rank);
+    const auto at = static_cast<std::size_t>(rank);
+    const View block = out.part(begins[at], counts[at]);
+    copy_bytes(block.data, sorted, block.bytes());
+    sorted += block.bytes();
   }
 }
 

@@ -43,7 +43,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       local_notes_(local_->group(), signatures_),
       mail_(local_->group()),
       messages_(channel_->size()),
-      leaders_(*channel_, agents(-1), layout_.largest_host() == 1),
+      leaders_(*channel_, leaders(), layout_.largest_host() == 1),
       notes_(*channel_),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   local_->group().be_patient();
@@ -69,7 +69,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
   channel_->set_idle({connecting, show_end});
   try {  // the ranks of this host go on, and wait for the leader
     channel_->set_hosts(layout_, whole);
-    if (is_leader() && channel_->passes_on(agents(-1))) {
+    if (is_leader() && channel_->passes_on(leaders())) {
       local_->group().control().header().leaders_are_connected = true;
     }
   } catch (const PeerLost& error) {
@@ -110,13 +110,28 @@ std::string HierarchicalTransport::describe() const {
 bool HierarchicalTransport::any_thread() const { return channel_->session()->any_thread(); }
 std::int64_t HierarchicalTransport::bytes_between() const { return channel_->bytes_sent(); }
 
-std::vector<int> HierarchicalTransport::agents(int root) const {
-  std::vector<int> agents;
+std::vector<int> HierarchicalTransport::leaders() const {
+  std::vector<int> leaders;
   for (int host = 0; host < layout_.host_count(); ++host) {
-    const bool roots = root >= 0 && layout_.host_of(root) == host;
-    agents.push_back(roots ? root : layout_.ranks_of(host).front());
+    leaders.push_back(layout_.ranks_of(host).front());
   }
+  return leaders;
+}
+
+std::vector<int> HierarchicalTransport::agents(int root) const {
+  std::vector<int> agents = leaders();
+  agents[static_cast<std::size_t>(layout_.host_of(root))] = root;
   return agents;
+}
+
+std::vector<std::int64_t> HierarchicalTransport::host_offsets(
+    const std::function<std::int64_t(int rank)>& length_of) const {
+  std::vector<std::int64_t> offsets{0};
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    offsets.push_back(offsets.back());
+    for (const int rank : layout_.ranks_of(host)) offsets.back() += length_of(rank);
+  }
+  return offsets;
 }
 
 int HierarchicalTransport::local_agent(int root) const {
@@ -325,11 +340,8 @@ void HierarchicalTransport::reduce_scatter(const Call& call) {
   local_->move(inside);
   compare_hosts();
 
-  std::vector<std::int64_t> offsets{0};  // in elements, of the hosts' blocks
-  for (int host = 0; host < layout_.host_count(); ++host) {
-    offsets.push_back(offsets.back());
-    for (const int rank : layout_.ranks_of(host)) offsets.back() += block_of(rank).count;
-  }
+  const std::vector<std::int64_t> offsets =  // in elements
+      host_offsets([&](int rank) { return block_of(rank).count; });
   const std::int64_t begin = offsets[static_cast<std::size_t>(host())];
   const std::int64_t own_count = offsets[static_cast<std::size_t>(host()) + 1] - begin;
   const Scratch own(channel_->scratch(), own_count * width);

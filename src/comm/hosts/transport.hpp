@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -97,8 +98,14 @@ class HierarchicalTransport final : public Transport {
   bool brings_all(const cpu::Combine& inside) const {
     return local_size() == 1 && inside.factor == 1 && inside.divisor == 1;
   }
-  /** One rank a host, in the order of the hosts: the leaders, but `root` on its own host. */
+  /** The lowest rank of each host, in the order of the hosts. */
+  std::vector<int> leaders() const;
+  /** The same, but `root` on its own host. */
   std::vector<int> agents(int root) const;
+  /** Where the hosts' blocks begin that lie one behind the other, and where the last one ends, if
+   * rank r brings length_of(r) to the block of its host. */
+  std::vector<std::int64_t> host_offsets(
+      const std::function<std::int64_t(int rank)>& length_of) const;
   /** The local rank of this host's agent. */
   int local_agent(int root) const;
 
@@ -174,7 +181,10 @@ class HierarchicalTransport final : public Transport {
   void all_reduce_in_lanes(const Call& call);
   void reduce(const Call& call);
   void broadcast(const Call& call);
+  /** Of each rank so many elements. */
   void gather(const Call& call, std::span<const std::int64_t> counts);
+  /** Copies what lies host by host at `sorted` to `out` by rank: of each rank so many elements. */
+  void put_by_rank(const std::byte* sorted, std::span<const std::int64_t> counts, View out) const;
   void reduce_scatter(const Call& call);
   void exchange_blocks(const Call& call);
   void scan(const Call& call);
