@@ -11,17 +11,13 @@ namespace tutti {
 void HierarchicalTransport::exchange_blocks(const Call& call) {
   agree(call);
   std::int64_t longest = 0;
-  std::optional<std::string> mismatch;
   if (call.operation == Operation::all_to_all_v) {
     const AgreedCounts agreed = compare_counts(*this, call);
+    if (agreed.mismatch) throw MismatchError(*agreed.mismatch);
     longest = agreed.longest;
-    mismatch = agreed.mismatch;
+    local_->group().synchronise();  // some may still be reading the counts where blocks are staged
   } else {
     longest = longest_block(call);
-  }
-  if (mismatch) throw MismatchError(*mismatch);
-  if (call.operation == Operation::all_to_all_v) {
-    local_->group().synchronise();  // some may still be reading the counts where blocks are staged
   }
   // What goes out is read while the answers come in: not from the same memory.
   const bool in_place = call.operation == Operation::all_to_all && call.in.data == call.out.data;
