@@ -37,10 +37,8 @@ void Peer::handle_data() {
   if (has_ended() || data_end_) return;
   const std::optional<int> error = move_data(kMostInATurn);
   if (!error || has_ended()) return;
+  if (!end_data()) return;
   // Why the worker leaves comes over the other connection, which may be late.
-  drain();
-  close_data();
-  if (has_ended()) return;  // for what has come in there
   data_end_ = DataEnd{*error, std::chrono::steady_clock::now() + kForTheEnd};
   handle_control();
 }
@@ -53,13 +51,18 @@ ControlNews Peer::hear() {
   return news;
 }
 
-void Peer::close(int error) {
+bool Peer::end_data() {
   drain();
-  if (has_ended()) return;  // for what has come in there
+  if (has_ended()) return false;
+  close_data();
+  return true;
+}
+
+void Peer::close(int error) {
+  if (!data_end_ && !end_data()) return;
   reason_ =
       !left_ ? reason_of(error) : "it has left without stop" + (why_.empty() ? "" : ": " + why_);
   control_ = {};
-  close_data();
 }
 
 void Peer::give_up(const std::string& reason) {
