@@ -42,8 +42,8 @@ class Wire {
     question
   };
   static constexpr int kTraffics = 8;
-  /** From three to so many hosts nothing goes `ahead`: what leaves before they agree follows a note
-   * of the collective. */
+  /** From three to so many hosts nothing goes `ahead`: what leaves before they agree follows the
+   * hash that they compare. */
   static constexpr int kMostWithoutAhead = 8;
   static constexpr bool has_ahead(int hosts) { return hosts <= 2 || hosts > kMostWithoutAhead; }
   /** Whether each rank exchanges a share of long sums itself, with those of its place on the other

@@ -302,7 +302,7 @@ void HostGroup::all_gather_v(std::byte* data, std::span<const std::int64_t> offs
 }
 
 bool HostGroup::gathers_ahead(std::int64_t bytes) const {
-  // So much waits behind notes, in connections or in MPI, until all are known to agree.
+  // So much waits behind headers, in connections or in MPI, until all are known to agree.
   constexpr std::int64_t kMost = std::int64_t{128} * 1024;
   return is_centred() && bytes <= kMost;
 }

@@ -47,7 +47,7 @@ namespace tutti {
  * who sends on what comes before all of it has: once the bytes a link, in the fewest messages.
  *
  * Where members still have to agree, and do not stand in groups, the first window of a long message
- * goes ahead of that, by itself if it is one message, or behind notes of three to kCentred of them:
+ * goes ahead of that, by itself if it is one message, or behind headers of three to kCentred:
  * to memory of the group, or no further than the wire, so nothing is written before they agree.
  */
 class HostGroup {
@@ -95,7 +95,7 @@ class HostGroup {
    * `out` with the same bytes everywhere. Only what carries() allows.
    *
    * Up to kCentred members bring all to the first, who answers: two steps, and the fewest messages;
-   * or, with a first window behind their notes, which go ahead, tell all others: one step.
+   * or, with a first window behind their headers, which go ahead, tell all others: one step.
    * Two swap what they bring. More disseminate: in step k everybody gets from the one 2^k further
    * what that has by then, so all have all after log2(H) steps (Bruck and others, 1997).
    */
@@ -103,7 +103,7 @@ class HostGroup {
   bool agree(std::uint64_t hash, const Brought& brought, std::span<std::byte> out,
              const Merge& merge);
   /** Whether the first window of an all_reduce of `bytes` goes ahead of an agreement: if it is one
-   * message of several, or may be more behind notes to all, and not among so many that they stand
+   * message of several, or may be more behind headers to all, and not among so many that they stand
    * in groups. */
   bool goes_ahead(std::int64_t bytes) const {
     if (goes_whole(bytes) || stand_in_groups()) return false;
@@ -231,10 +231,10 @@ class HostGroup {
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
   /** The same on a fast wire, see Wire::is_fast(), of what goes through the first member. */
   static constexpr std::int64_t kSmallFast = std::int64_t{96} * 1024;
-  /** The same of what follows notes over MPI or a fast wire, to all members together, where it
-   * takes two rounds, in which every two talk to each other, or goes from member to member. */
+  /** Of what follows notes, to all members together: more is worth two rounds, in which every two
+   * talk to each other, where MPI carries it, and going from member to member on a fast wire. */
   static constexpr std::int64_t kSmallNoted = std::int64_t{128} * 1024;
-  /** From three to so many members agree through the first of them, or tell each other by notes
+  /** From three to so many members agree through the first of them, or tell each other by headers
    * that go before their windows. */
   static constexpr int kCentred = Wire::kMostWithoutAhead;
   /** So much of a broadcast from member to member goes ahead of its agreement: in pieces that are
@@ -246,7 +246,7 @@ class HostGroup {
   static constexpr std::int64_t kPairUnderWay = 2;
 
   /** Goes before what a message of agree() carries. */
-  struct Note {
+  struct Header {
     std::uint64_t hash;
     std::uint64_t waited;  ///< for `late`, in nanoseconds
     std::int64_t carried;  ///< bytes
@@ -254,7 +254,7 @@ class HostGroup {
     std::uint32_t agreed;  ///< whether all that the sender has heard of have this hash
     std::int64_t follows;  ///< bytes of the same call, as a message of their own
   };
-  static_assert(sizeof(Note) <= kCacheLine);
+  static_assert(sizeof(Header) <= kCacheLine);
 
   /** Makes the calls of an Around when segments begin and end. */
   struct SegmentCalls {
@@ -275,8 +275,8 @@ class HostGroup {
   };
 
   /** The messages of a call that go ahead of its agreement: at most one from each member to each
-   * other one, of at most a window: behind notes, or by themselves. While it exists, settle() knows
-   * of the latter. */
+   * other one, of at most a window: behind headers, or by themselves. While it exists, settle()
+   * knows of the latter. */
   class Ahead;
 
   /** The way of notes, and of the data behind them: all from the root, through a binomial tree,
@@ -321,15 +321,16 @@ class HostGroup {
   /** Messages of agree() lie in places of this size. */
   std::int64_t place_bytes() const;
   std::byte* place(int number) const { return places_.get() + number * place_bytes(); }
-  bool ask_centre(Note note, const Brought& brought, std::span<std::byte> out);
-  bool answer_all(Note note, const Brought& brought, std::span<std::byte> out, const Merge& merge);
-  bool swap(Note note, const Brought& brought, const Merge& merge);
-  std::int64_t with_note(std::int64_t carried) const;
-  bool disseminate(Note note, const Brought& brought, const Merge& merge);
-  bool tell_all(Note note, Ahead& ahead);
-  void tell_others_of_mismatch(Note note);
-  void drop_what_follows(const Note& own, const Ahead* ahead);
-  Note note_of(int member) const;
+  bool ask_centre(Header header, const Brought& brought, std::span<std::byte> out);
+  bool answer_all(Header header, const Brought& brought, std::span<std::byte> out,
+                  const Merge& merge);
+  bool swap(Header header, const Brought& brought, const Merge& merge);
+  std::int64_t with_header(std::int64_t carried) const;
+  bool disseminate(Header header, const Brought& brought, const Merge& merge);
+  bool tell_all(Header header, Ahead& ahead);
+  void tell_others_of_mismatch(Header header);
+  void drop_what_follows(const Header& own, const Ahead* ahead);
+  Header header_of(int member) const;
   void gather_doubling(std::byte* data, std::span<const std::int64_t> offsets);
   void combine_here(std::byte* to, const std::byte* own, const std::byte* others,
                     std::int64_t stride, std::int64_t bytes, DType dtype,

@@ -14,9 +14,10 @@ namespace tutti {
 namespace {
 
 constexpr int kCentre = 0;
-constexpr std::int64_t kNoteBytes = HostGroup::kCacheLine;
-constexpr std::int64_t kFirst = Wire::kPiece - kNoteBytes;  // of what is carried goes with the note
-constexpr std::int64_t kTogether = Wire::kShort - kNoteBytes;
+constexpr std::int64_t kHeaderBytes = HostGroup::kCacheLine;
+/** Of what is carried so much goes with the header. */
+constexpr std::int64_t kFirst = Wire::kPiece - kHeaderBytes;
+constexpr std::int64_t kTogether = Wire::kShort - kHeaderBytes;
 
 }  // namespace
 
@@ -27,8 +28,8 @@ std::int64_t HostGroup::most_carried() const {
   constexpr std::int64_t kGathered = std::int64_t{1} << 20U;
   if (size() <= 2) return kBetweenTwo;
   const std::int64_t small = is_centred() && wire_.is_fast() ? kSmallFast : kSmall;
-  const std::int64_t share = small / (size() - 1) / kNoteBytes * kNoteBytes;
-  const std::int64_t gathered = kGathered / size() / kNoteBytes * kNoteBytes;
+  const std::int64_t share = small / (size() - 1) / kHeaderBytes * kHeaderBytes;
+  const std::int64_t gathered = kGathered / size() / kHeaderBytes * kHeaderBytes;
   return is_centred() ? share : std::max(share, std::min(gathered, kAmongMany));
 }
 
@@ -37,7 +38,7 @@ bool HostGroup::carries(std::int64_t each, std::int64_t out) const {
 }
 
 std::int64_t HostGroup::place_bytes() const {
-  return is_centred() ? kNoteBytes + most_carried() : Wire::kPiece;
+  return is_centred() ? kHeaderBytes + most_carried() : Wire::kPiece;
 }
 
 bool HostGroup::agree(std::uint64_t hash, const Brought& brought, std::span<std::byte> out,
@@ -49,40 +50,40 @@ bool HostGroup::agree(std::uint64_t hash, const Brought& brought, std::span<std:
         is_centred() ? (size() + 1) * place_bytes() : 2 * place_bytes() + size() * most_carried();
     places_ = std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
   }
-  const Note note{hash, 0, 0, position_, 1, 0};
-  if (size() == 2) return swap(note, brought, merge);
-  if (!is_centred()) return disseminate(note, brought, merge);
+  const Header header{hash, 0, 0, position_, 1, 0};
+  if (size() == 2) return swap(header, brought, merge);
+  if (!is_centred()) return disseminate(header, brought, merge);
   // Whatever the members agree on later in this call goes ahead of nothing.
-  if (ahead_ != nullptr) return tell_all(note, *std::exchange(ahead_, nullptr));
-  if (position_ == kCentre) return answer_all(note, brought, out, merge);
-  return ask_centre(note, brought, out);
+  if (ahead_ != nullptr) return tell_all(header, *std::exchange(ahead_, nullptr));
+  if (position_ == kCentre) return answer_all(header, brought, out, merge);
+  return ask_centre(header, brought, out);
 }
 
 // --- Through the first member -------------------------------------------------------------------
 
-bool HostGroup::ask_centre(Note note, const Brought& brought, std::span<std::byte> out) {
+bool HostGroup::ask_centre(Header header, const Brought& brought, std::span<std::byte> out) {
   std::byte* const question = place(position_);
   std::byte* const answer = place(kCentre);
-  note.carried = brought.bytes_of(position_);
-  std::memcpy(question, &note, sizeof note);
-  copy_bytes(question + kNoteBytes, brought.own.data(), note.carried);
+  header.carried = brought.bytes_of(position_);
+  std::memcpy(question, &header, sizeof header);
+  copy_bytes(question + kHeaderBytes, brought.own.data(), header.carried);
   Batch batch(wire_, Wire::Traffic::collective);
   batch.keep(places_);
   recv(batch, {answer, static_cast<std::size_t>(place_bytes())}, kCentre);
-  send(batch, {question, static_cast<std::size_t>(kNoteBytes + note.carried)}, kCentre);
+  send(batch, {question, static_cast<std::size_t>(kHeaderBytes + header.carried)}, kCentre);
   batch.wait();
-  const Note theirs = note_of(kCentre);
+  const Header theirs = header_of(kCentre);
   last_ = theirs.late;
-  if (theirs.hash == note.hash && theirs.agreed != 0) {
-    copy_bytes(out.data(), answer + kNoteBytes, std::ssize(out));
+  if (theirs.hash == header.hash && theirs.agreed != 0) {
+    copy_bytes(out.data(), answer + kHeaderBytes, std::ssize(out));
     return true;
   }
-  tell_others_of_mismatch(note);
-  drop_what_follows(note, nullptr);
+  tell_others_of_mismatch(header);
+  drop_what_follows(header, nullptr);
   return false;
 }
 
-bool HostGroup::answer_all(Note note, const Brought& brought, std::span<std::byte> out,
+bool HostGroup::answer_all(Header header, const Brought& brought, std::span<std::byte> out,
                            const Merge& merge) {
   {
     Batch questions(wire_, Wire::Traffic::collective);
@@ -91,48 +92,48 @@ bool HostGroup::answer_all(Note note, const Brought& brought, std::span<std::byt
       recv(questions, {place(member), static_cast<std::size_t>(place_bytes())}, member);
     }
     questions.wait();
-    note.late = position_of(questions.last_source());
+    header.late = position_of(questions.last_source());
   }
-  last_ = note.late;
+  last_ = header.late;
   RecycledVector<const void*> parts;
   parts.push_back(brought.own.data());
   for (int member = 1; member < size(); ++member) {
-    if (note_of(member).hash != note.hash) note.agreed = 0;
-    parts.push_back(place(member) + kNoteBytes);
+    if (header_of(member).hash != header.hash) header.agreed = 0;
+    parts.push_back(place(member) + kHeaderBytes);
   }
   std::byte* const answer = place(size());
-  if (note.agreed != 0) {
+  if (header.agreed != 0) {
     if (merge) merge(parts);
-    note.carried = std::ssize(out);
-    copy_bytes(answer + kNoteBytes, out.data(), note.carried);
+    header.carried = std::ssize(out);
+    copy_bytes(answer + kHeaderBytes, out.data(), header.carried);
   }
-  std::memcpy(answer, &note, sizeof note);
+  std::memcpy(answer, &header, sizeof header);
   Batch answers(wire_, Wire::Traffic::collective);
   answers.keep(places_);
   for (int member = 1; member < size(); ++member) {
-    send(answers, {answer, static_cast<std::size_t>(kNoteBytes + note.carried)}, member);
+    send(answers, {answer, static_cast<std::size_t>(kHeaderBytes + header.carried)}, member);
   }
   answers.wait();
-  if (note.agreed == 0) drop_what_follows(note, nullptr);
-  return note.agreed != 0;
+  if (header.agreed == 0) drop_what_follows(header, nullptr);
+  return header.agreed != 0;
 }
 
 // --- To everybody -------------------------------------------------------------------------------
 
 /**
- * Each tells all others, and what it sends them ahead of the agreement comes right behind its note.
- * Others may be in a call in which they ask the first: they hear of the difference from that one,
- * and then tell everybody, too. So if they differ, each gets a note from each in any case, and
- * knows what follows it.
+ * Each tells all others, and what it sends them ahead of the agreement comes right behind its
+ * header. Others may be in a call in which they ask the first: they hear of the difference from
+ * that one, and then tell everybody, too. So if they differ, each gets a header from each in any
+ * case, and knows what follows it.
  */
-bool HostGroup::tell_all(Note note, Ahead& ahead) {
+bool HostGroup::tell_all(Header header, Ahead& ahead) {
   ahead.batch.keep(places_);
   const auto tell = [&](int target) {
     const auto part = ahead.leaves[static_cast<std::size_t>(target)];
-    std::byte* const leaving = place(size()) + target * kNoteBytes;
-    note.follows = std::ssize(part);
-    std::memcpy(leaving, &note, sizeof note);
-    send(ahead.batch, {leaving, static_cast<std::size_t>(kNoteBytes)}, target);
+    std::byte* const leaving = place(size()) + target * kHeaderBytes;
+    header.follows = std::ssize(part);
+    std::memcpy(leaving, &header, sizeof header);
+    send(ahead.batch, {leaving, static_cast<std::size_t>(kHeaderBytes)}, target);
     send(ahead.batch, part, target);
   };
   const auto gets_more = [&](int target) {
@@ -151,7 +152,7 @@ bool HostGroup::tell_all(Note note, Ahead& ahead) {
     const int source = peer(size() - distance);
     recv(ahead.batch, {place(source), static_cast<std::size_t>(place_bytes())}, source);
   }
-  // What moves behind some notes counts while others are waited for.
+  // What moves behind some headers counts while others are waited for.
   RecycledVector<std::byte> has_come(members_.size());
   int missing = size() - 1;
   const auto take = [&](int rank) {
@@ -159,40 +160,40 @@ bool HostGroup::tell_all(Note note, Ahead& ahead) {
     const auto at = static_cast<std::size_t>(source);
     if (std::exchange(has_come[at], std::byte{1}) != std::byte{0}) return false;  // data
     last_ = source;
-    if (note_of(source).hash == note.hash) {
+    if (header_of(source).hash == header.hash) {
       recv(ahead.batch, ahead.comes[at], source);
     } else {
-      note.agreed = 0;
+      header.agreed = 0;
     }
     return --missing == 0;
   };
   ahead.batch.wait_until(std::ref(take));
-  if (note.agreed != 0) return true;
-  drop_what_follows(note, &ahead);
+  if (header.agreed != 0) return true;
+  drop_what_follows(header, &ahead);
   ahead.batch.wait();
   return false;
 }
 
 /** By who has asked the first, and has heard from it alone. */
-void HostGroup::tell_others_of_mismatch(Note note) {
-  note.agreed = 0;
+void HostGroup::tell_others_of_mismatch(Header header) {
+  header.agreed = 0;
   std::byte* const leaving = place(size());
-  std::memcpy(leaving, &note, sizeof note);
-  Batch notes(wire_, Wire::Traffic::collective);
-  notes.keep(places_);
+  std::memcpy(leaving, &header, sizeof header);
+  Batch headers(wire_, Wire::Traffic::collective);
+  headers.keep(places_);
   for (int member = 1; member < size(); ++member) {
     if (member == position_) continue;
-    recv(notes, {place(member), static_cast<std::size_t>(place_bytes())}, member);
-    send(notes, {leaving, static_cast<std::size_t>(kNoteBytes)}, member);
+    recv(headers, {place(member), static_cast<std::size_t>(place_bytes())}, member);
+    send(headers, {leaving, static_cast<std::size_t>(kHeaderBytes)}, member);
   }
-  notes.wait();
+  headers.wait();
 }
 
-/** What nobody has wanted, by all notes: of those who do not ask for the same, and what would have
- * been wanted after the agreement. */
-void HostGroup::drop_what_follows(const Note& own, const Ahead* ahead) {
+/** What nobody has wanted, by all headers: of those who do not ask for the same, and what would
+ * have been wanted after the agreement. */
+void HostGroup::drop_what_follows(const Header& own, const Ahead* ahead) {
   const auto unwanted_of = [&](int member) {
-    const Note theirs = note_of(member);
+    const Header theirs = header_of(member);
     const bool comes = ahead != nullptr && theirs.hash == own.hash &&
                        !ahead->comes[static_cast<std::size_t>(member)].empty();
     return member == position_ || comes ? 0 : theirs.follows;
@@ -214,62 +215,62 @@ int HostGroup::position_of(int rank) const {
   return static_cast<int>(std::find(members_.begin(), members_.end(), rank) - members_.begin());
 }
 
-HostGroup::Note HostGroup::note_of(int member) const {
-  Note note;
-  std::memcpy(&note, place(member), sizeof note);
-  return note;
+HostGroup::Header HostGroup::header_of(int member) const {
+  Header header;
+  std::memcpy(&header, place(member), sizeof header);
+  return header;
 }
 
 // --- Between two --------------------------------------------------------------------------------
 
-/** Of what two members bring, what is copied behind the note, and so is one message with it. Over a
- * connection more leaves from where it is, and with the note all the same. */
-std::int64_t HostGroup::with_note(std::int64_t carried) const {
+/** Of what two members bring, what is copied behind the header, and so is one message with it. Over
+ * a connection more leaves from where it is, and with the header all the same. */
+std::int64_t HostGroup::with_header(std::int64_t carried) const {
   if (carried <= kTogether) return carried;
   return wire_.passes_on(members_) ? 0 : std::min(carried, kFirst);
 }
 
-bool HostGroup::swap(Note note, const Brought& brought, const Merge& merge) {
+bool HostGroup::swap(Header header, const Brought& brought, const Merge& merge) {
   const int other = peer(1);
   std::byte* const leaves = place(0);
   std::byte* const arrives = place(1);
   std::byte* const theirs = place(2);
   std::byte* const copy = theirs + most_carried();
   const std::byte* const own = brought.own.data();
-  note.carried = brought.bytes_of(position_);
-  const std::int64_t first = with_note(note.carried);
-  const std::int64_t left = note.carried - first;
-  std::memcpy(leaves, &note, sizeof note);
-  copy_bytes(leaves + kNoteBytes, own, first);
+  header.carried = brought.bytes_of(position_);
+  const std::int64_t first = with_header(header.carried);
+  const std::int64_t left = header.carried - first;
+  std::memcpy(leaves, &header, sizeof header);
+  copy_bytes(leaves + kHeaderBytes, own, first);
   const bool by_mpi = left > 0 && first > 0;  // which may still read it after a failure
   if (by_mpi) copy_bytes(copy, own + first, left);
   Batch batch(wire_, Wire::Traffic::collective);
   batch.keep(places_);
-  // Over a connection no note is longer than kTogether allows: see with_note(). More room than for
-  // what this member brings keeps long data from being read, and copied, along with the note.
+  // Over a connection no header is longer than kTogether allows: see with_header(). More room than
+  // for what this member brings keeps long data from being read, and copied, along with the header.
   const std::int64_t room =
-      wire_.passes_on(members_) ? kNoteBytes + std::max(kTogether, note.carried) : Wire::kPiece;
+      wire_.passes_on(members_) ? kHeaderBytes + std::max(kTogether, header.carried) : Wire::kPiece;
   recv(batch, {arrives, static_cast<std::size_t>(std::min(room, Wire::kPiece))}, other);
   {
     std::optional<Held> together;
     if (left > 0) together.emplace(wire_);
-    send(batch, {leaves, static_cast<std::size_t>(kNoteBytes + first)}, other);
+    send(batch, {leaves, static_cast<std::size_t>(kHeaderBytes + first)}, other);
     send(batch, {by_mpi ? copy : own + first, static_cast<std::size_t>(left)}, other);
   }
   batch.wait_until([](int) { return true; });
-  Note answer;
+  Header answer;
   std::memcpy(&answer, arrives, sizeof answer);
-  const std::int64_t begun = with_note(answer.carried);
+  const std::int64_t begun = with_header(answer.carried);
   recv(batch, {theirs + begun, static_cast<std::size_t>(answer.carried - begun)}, other);
   batch.wait();
   last_ = other;
-  if (answer.hash != note.hash) return false;
+  if (answer.hash != header.hash) return false;
   if (!merge) return true;
   const bool is_whole = begun == answer.carried;
-  if (!is_whole) copy_bytes(theirs, arrives + kNoteBytes, begun);
+  if (!is_whole) copy_bytes(theirs, arrives + kHeaderBytes, begun);
   std::array<const void*, 2> parts{};
   parts[static_cast<std::size_t>(position_)] = own;
-  parts[static_cast<std::size_t>(other)] = is_whole ? arrives + kNoteBytes : theirs;
+  parts[static_cast<std::size_t>(other)] = is_whole ? arrives + kHeaderBytes : theirs;
   merge(parts);
   return true;
 }
@@ -282,7 +283,7 @@ bool HostGroup::swap(Note note, const Brought& brought, const Merge& merge) {
  * Source: Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all
  * communications in multiport message-passing systems", 1997.
  */
-bool HostGroup::disseminate(Note note, const Brought& brought, const Merge& merge) {
+bool HostGroup::disseminate(Header header, const Brought& brought, const Merge& merge) {
   std::byte* const leaves = place(0);
   std::byte* const arrives = place(1);
   std::byte* const have = place(2);
@@ -296,38 +297,38 @@ bool HostGroup::disseminate(Note note, const Brought& brought, const Merge& merg
     const int more = std::min(known, size() - known);
     const int source = peer(known);
     const int target = peer(size() - known);
-    note.carried = note.agreed != 0 ? bytes_of_first(more) : 0;
-    const std::int64_t first = std::min(note.carried, kFirst);
-    std::memcpy(leaves, &note, sizeof note);
-    copy_bytes(leaves + kNoteBytes, have, first);
+    header.carried = header.agreed != 0 ? bytes_of_first(more) : 0;
+    const std::int64_t first = std::min(header.carried, kFirst);
+    std::memcpy(leaves, &header, sizeof header);
+    copy_bytes(leaves + kHeaderBytes, have, first);
     Batch beginnings(wire_, Wire::Traffic::collective);
     beginnings.keep(places_);
     recv(beginnings, {arrives, static_cast<std::size_t>(Wire::kPiece)}, source);
-    send(beginnings, {leaves, static_cast<std::size_t>(kNoteBytes + first)}, target);
+    send(beginnings, {leaves, static_cast<std::size_t>(kHeaderBytes + first)}, target);
     std::optional<Batch> rests;  // of what is longer than that
-    if (note.carried > first) {
+    if (header.carried > first) {
       rests.emplace(wire_, Wire::Traffic::collective);
       rests->keep(places_);
-      send(*rests, {have + first, static_cast<std::size_t>(note.carried - first)}, target);
+      send(*rests, {have + first, static_cast<std::size_t>(header.carried - first)}, target);
     }
     const auto since = wire_.now();
     beginnings.wait();
 
-    Note theirs;
+    Header theirs;
     std::memcpy(&theirs, arrives, sizeof theirs);
     const auto waited = static_cast<std::uint64_t>((wire_.now() - since).count());
-    if (waited > note.waited) {  // for the source, unless it has waited itself meanwhile
+    if (waited > header.waited) {  // for the source, unless it has waited itself meanwhile
       const bool itself = theirs.waited < waited / 2;
-      note.waited = waited;
-      note.late = itself ? source : theirs.late;
+      header.waited = waited;
+      header.late = itself ? source : theirs.late;
     }
-    if (theirs.hash != note.hash || theirs.agreed == 0) note.agreed = 0;
+    if (theirs.hash != header.hash || theirs.agreed == 0) header.agreed = 0;
     const std::int64_t begun = std::min(theirs.carried, kFirst);
     // Of what differs nothing is kept, but it has to be taken.
-    std::byte* const to = note.agreed != 0 ? have + bytes_of_first(known) : nullptr;
+    std::byte* const to = header.agreed != 0 ? have + bytes_of_first(known) : nullptr;
     const std::int64_t left = theirs.carried - begun;
     const Scratch dropped(wire_.scratch(), to == nullptr ? left : 0);
-    if (to != nullptr) copy_bytes(to, arrives + kNoteBytes, begun);
+    if (to != nullptr) copy_bytes(to, arrives + kHeaderBytes, begun);
     if (left > 0) {
       if (!rests) rests.emplace(wire_, Wire::Traffic::collective);
       rests->keep(places_);
@@ -337,8 +338,8 @@ bool HostGroup::disseminate(Note note, const Brought& brought, const Merge& merg
     if (rests) rests->wait();
     known += more;
   }
-  last_ = note.late;
-  if (note.agreed == 0) return false;
+  last_ = header.late;
+  if (header.agreed == 0) return false;
   if (!merge) return true;
   RecycledVector<const void*> parts(members_.size());
   for (int distance = 0; distance < size(); ++distance) {

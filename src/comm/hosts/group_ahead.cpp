@@ -10,7 +10,7 @@ namespace tutti {
 
 void HostGroup::send(Ahead& ahead, std::span<const std::byte> part, int position) {
   if (part.empty()) return;
-  if (ahead.follows_notes) {
+  if (ahead.follows_headers) {
     ahead.leaves[static_cast<std::size_t>(position)] = part;
     return;
   }
@@ -20,7 +20,7 @@ void HostGroup::send(Ahead& ahead, std::span<const std::byte> part, int position
 
 void HostGroup::recv(Ahead& ahead, std::span<std::byte> part, int position) {
   if (part.empty()) return;
-  if (ahead.follows_notes) {
+  if (ahead.follows_headers) {
     ahead.comes[static_cast<std::size_t>(position)] = part;
     return;
   }
@@ -28,7 +28,7 @@ void HostGroup::recv(Ahead& ahead, std::span<std::byte> part, int position) {
   ahead.wanted[static_cast<std::size_t>(position)] = std::byte{1};
 }
 
-/** Behind notes all has come, see tell_all(). Otherwise all tell each other what they have sent:
+/** Behind headers all has come, see tell_all(). Otherwise all tell each other what they have sent:
  * who has wanted more of somebody takes that back, and takes, and drops, what nobody has wanted. */
 void HostGroup::settle() {
   if (stand_in_groups() || is_centred()) return;

@@ -14,8 +14,8 @@ class HostGroup::Ahead {
  public:
   /** `longest`: the most that a message may have. */
   Ahead(HostGroup& group, std::int64_t longest)
-      : follows_notes(group.is_centred()),
-        batch(group.wire_, follows_notes ? Wire::Traffic::collective : Wire::Traffic::ahead),
+      : follows_headers(group.is_centred()),
+        batch(group.wire_, follows_headers ? Wire::Traffic::collective : Wire::Traffic::ahead),
         sent(group.members_.size()),
         wanted(group.members_.size()),
         leaves(group.members_.size()),
@@ -28,11 +28,11 @@ class HostGroup::Ahead {
   Ahead& operator=(const Ahead&) = delete;
   ~Ahead() { group_.ahead_ = nullptr; }
 
-  const bool follows_notes;  ///< that the members send each other: see tell_all()
+  const bool follows_headers;  ///< that the members send each other: see tell_all()
   Batch batch;
   RecycledVector<std::byte> sent;                     ///< messages, by member
   RecycledVector<std::byte> wanted;                   ///< of each
-  RecycledVector<std::span<const std::byte>> leaves;  ///< behind notes, to each
+  RecycledVector<std::span<const std::byte>> leaves;  ///< behind headers, to each
   RecycledVector<std::span<std::byte>> comes;         ///< likewise, from each
   const std::int64_t window;                          ///< the longest message
 
