@@ -228,6 +228,12 @@ void HostGroup::reduce_scatter_v(void* data, std::span<const std::int64_t> offse
   reduce_shards(shards, dtype, combine, kNobody);
 }
 
+bool HostGroup::spares_root(std::int64_t bytes) const {
+  const std::int64_t others = size() - 1;
+  return reduces_in_long_windows(bytes) && is_centred() && !wire_.is_fast() &&
+         bytes >= others * (others - 1) * kLeastToSpareRoot;
+}
+
 void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::Combine& combine,
                        int root, const void* from) {
   auto* const begin = static_cast<std::byte*>(data);
@@ -239,26 +245,22 @@ void HostGroup::reduce(void* data, std::int64_t count, DType dtype, const cpu::C
     return reduce_grouped(begin, segments, dtype, combine, root, {segments, {}, size_of(dtype)});
   }
   const bool is_shared = !goes_whole(bytes) && size() > 2;
-  // Nobody on the hosts has to do with it between windows: one is a message, over connections.
-  const bool is_long = bytes > size() * Wire::kPiece && wire_.passes_on(members_);
-  const std::int64_t others = size() - 1;
-  const bool spares_root = is_long && is_centred() && !wire_.is_fast() &&
-                           bytes >= others * (others - 1) * kLeastToSpareRoot;
+  const bool is_spared = spares_root(bytes);
   Shards sums{begin, {}, window_for(size())};
   if (is_shared) {
-    sums.offsets = even_offsets(bytes, spares_root ? root : kNobody);
+    sums.offsets = even_offsets(bytes, is_spared ? root : kNobody);
   } else {  // the root owns everything: one round, and between two members not a byte more
     sums.offsets.assign(members_.size() + 1, 0);
     std::fill(sums.offsets.begin() + root + 1, sums.offsets.end(), bytes);
   }
-  if (is_long) {  // with room for no more than a shard
-    const std::int64_t fewest = spares_root ? kFewestSparingWindows : 1;
+  if (reduces_in_long_windows(bytes)) {  // with room for no more than a shard
+    const std::int64_t fewest = is_spared ? kFewestSparingWindows : 1;
     const std::int64_t part = (sums.longest() + fewest - 1) / fewest;
-    sums.window = std::min(spares_root ? kSharedWindow : kLongWindow,
+    sums.window = std::min(is_spared ? kSharedWindow : kLongWindow,
                            (part + kCacheLine - 1) / kCacheLine * kCacheLine);
   }
   WindowPlan windows{sums.windows(), sums.window};
-  if (spares_root) windows.under_way = kSparingUnderWay;
+  if (is_spared) windows.under_way = kSparingUnderWay;
   const Shards own{static_cast<std::byte*>(const_cast<void*>(from)), sums.offsets, sums.window};
   reduce_shards([&](int owner, std::int64_t number) { return sums.part(owner, number); },
                 [&](int owner, std::int64_t number) { return own.part(owner, number); }, windows,

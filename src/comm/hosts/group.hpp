@@ -312,6 +312,13 @@ class HostGroup {
   void send(Ahead& ahead, std::span<const std::byte> part, int position);
   /** `part` begins a window: who does not agree may send more than is wanted. */
   void recv(Ahead& ahead, std::span<std::byte> part, int position);
+  /** Whether the root of a reduce of `bytes` bytes adds up nothing. */
+  bool spares_root(std::int64_t bytes) const;
+  /** Whether nobody on the hosts has to do with a reduce between its windows, so that one is a
+   * message. */
+  bool reduces_in_long_windows(std::int64_t bytes) const {
+    return bytes > size() * Wire::kPiece && wire_.passes_on(members_);
+  }
   /** Offsets in bytes of shards of equal length, in whole cache lines, one for each member but
    * `without`, whose shard is empty. */
   RecycledVector<std::int64_t> even_offsets(std::int64_t bytes, int without) const;
