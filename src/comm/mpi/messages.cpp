@@ -35,7 +35,6 @@ MPI_Request request_of(Wire::Posted posted) {
 
 }  // namespace
 
-/** Whether the next `bytes` bytes to `destination` are to be waited for until it takes them. */
 bool Channel::is_to_be_confirmed(std::int64_t bytes, int destination) {
   auto& unconfirmed = unconfirmed_[static_cast<std::size_t>(destination)];
   if (unconfirmed.fetch_add(bytes, std::memory_order_relaxed) + bytes < kMostUnconfirmed) {
@@ -93,7 +92,7 @@ std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic tr
       const auto sender = streams_->take(data, bytes, traffic, source, except);
       if (sender) watch_.progressed();
       if (!sender && by_stream) {  // whoever looks at notes looks no further
-        check_streams([this](int rank, const char* why) { watch_.lose({rank}, why); });
+        check_streams(&Watch::lose);
       }
       if (sender || by_stream) return sender;
     }
@@ -132,11 +131,11 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
   return false;
 }
 
-template <class Lose>
-void Channel::check_streams(const Lose& lose_mistaken) {
+void Channel::check_streams(Lose lose_mistaken) {
   if (!streams_->are_in_trouble()) return;
   if (const auto mistaken = streams_->mistaken()) {
-    lose_mistaken(*mistaken, "it has sent a message of another length than was expected");
+    (watch_.*lose_mistaken)({*mistaken},
+                            "it has sent a message of another length than was expected");
   }
   if (const auto broken = streams_->broken(now())) {
     watch_.lose({*broken}, "the connection to it for messages of collectives has ended");
@@ -145,7 +144,7 @@ void Channel::check_streams(const Lose& lose_mistaken) {
 
 bool Channel::progress_streams(std::span<Posted> posted) {
   streams_->progress();
-  check_streams([this](int rank, const char* why) { watch_.lose_by_message({rank}, why); });
+  check_streams(&Watch::lose_by_message);
   bool moved = streams_->have_moved();
   for (Posted& one : posted) {
     if (!Streams::is_one(one) || !streams_->take_ended(one)) continue;
