@@ -211,12 +211,12 @@ void RemoteStore::lose_connection(const Look& look) {
                      seconds_text(timeout_) + "; rank 0, which keeps the store, still answers");
 }
 
-RemoteStore::Answer RemoteStore::ask(StoreRequest request, std::string_view key,
-                                     std::span<const std::byte> value, const Wait& wait) {
+StoreAnswer RemoteStore::ask(StoreRequest request, std::string_view key,
+                             std::span<const std::byte> value, const Wait& wait) {
   request.key_bytes = std::ssize(key);
   request.value_bytes = std::ssize(value);
   mpi::Socket socket = take_connection(wait.unconnected);
-  Answer answer;
+  StoreAnswer answer;
   bool asked = false;
   // An answer may still come: what is asked next over this connection would take it for its own.
   // And what is sent after a part of a request would be taken for its rest.

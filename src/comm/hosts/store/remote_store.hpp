@@ -48,12 +48,8 @@ class RemoteStore final : public KeyValues {
     Look meanwhile = InterruptCheck::poll;
     Look unconnected = meanwhile;  ///< instead of it, without a connection
   };
-  struct Answer {
-    StoreReply reply;
-    std::vector<std::byte> bytes;
-  };
-  Answer ask(StoreRequest request, std::string_view key, std::span<const std::byte> value,
-             const Wait& wait);
+  StoreAnswer ask(StoreRequest request, std::string_view key, std::span<const std::byte> value,
+                  const Wait& wait);
   /** A server that lets nobody in for now finds `farewell` later. Throws SystemError if there is no
    * connection to be had, and DeadlineExceeded if there is none within `limit`. */
   mpi::Socket connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,

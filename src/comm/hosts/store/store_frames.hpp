@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "comm/mpi/meeting/endpoint.hpp"
 
@@ -36,8 +37,14 @@ struct StoreReply {
   enum class Status : std::uint8_t { done, deadline, refused, system, lost, ended, failed };
   Status status = Status::done;
   std::int64_t bytes = 0;
-  std::int64_t number =
-      0;  ///< of add the sum, of an error of the system its number, or who is lost, or has ended
+  /** Of add the sum, of an error of the system its number, or who is lost, or has ended. */
+  std::int64_t number = 0;
+};
+
+/** A reply, and what follows it. */
+struct StoreAnswer {
+  StoreReply reply;
+  std::vector<std::byte> bytes;
 };
 
 /** How a transfer waits. */

@@ -221,32 +221,43 @@ bool StoreServer::answer(int rank, const mpi::Socket& socket, const StoreRequest
       !receive_bytes(socket, given, patient)) {
     throw ConnectionOver{.within_request = true};
   }
-  StoreReply reply;
-  std::vector<std::byte> value;
+  StoreAnswer result;
+  try {
+    result = carry_out(request, key, given, socket);
+  } catch (const GivenUp&) {
+    return true;
+  }
+  result.reply.bytes = std::ssize(result.bytes);
+  // Where that fails, what came last says whether the rank has ended the connection, or has died.
+  if (send_bytes(socket, mpi::bytes_of(result.reply), patient)) {
+    send_bytes(socket, result.bytes, patient);
+  }
+  return true;
+}
+
+StoreAnswer StoreServer::carry_out(const StoreRequest& request, std::string_view key,
+                                   std::span<const std::byte> given, const mpi::Socket& socket) {
+  using Kind = StoreRequest::Kind;
+  StoreAnswer result;
   try {
     if (request.kind == Kind::set) {
       table_.set(key, given);
     } else if (request.kind == Kind::room) {
       table_.check_room(key, request.number);
     } else if (request.kind == Kind::add) {
-      reply.number = table_.add(key, request.number);
+      result.reply.number = table_.add(key, request.number);
     } else {
       const auto take = request.kind == Kind::pop ? KeyValues::Take::remove : KeyValues::Take::copy;
-      value =
+      result.bytes =
           table_.get(key, take, std::chrono::milliseconds(request.number), [&] { look(socket); });
     }
-  } catch (const GivenUp&) {
-    return true;
   } catch (const std::exception& error) {
-    reply = reply_of(error);
+    result.reply = reply_of(error);
     const std::string text = text_of(error);
     const auto bytes = std::as_bytes(std::span(text));
-    value.assign(bytes.begin(), bytes.end());
+    result.bytes.assign(bytes.begin(), bytes.end());
   }
-  reply.bytes = std::ssize(value);
-  // Where that fails, what came last says whether the rank has ended the connection, or has died.
-  if (send_bytes(socket, mpi::bytes_of(reply), patient)) send_bytes(socket, value, patient);
-  return true;
+  return result;
 }
 
 void StoreServer::look(const mpi::Socket& socket) {

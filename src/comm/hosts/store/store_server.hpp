@@ -3,9 +3,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <list>
 #include <map>
 #include <mutex>
+#include <span>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -66,6 +69,10 @@ class StoreServer {
   /** Answers one request; false if it was the connection's last. Throws ConnectionOver, and
    * DeadlineExceeded if the rest of it does not come, or the reply is not taken. */
   bool answer(int rank, const mpi::Socket& socket, const StoreRequest& request);
+  /** Does what is asked for; what goes wrong with that is an answer, too. Throws GivenUp if the
+   * rank does not want it any more, and ConnectionOver. */
+  StoreAnswer carry_out(const StoreRequest& request, std::string_view key,
+                        std::span<const std::byte> given, const mpi::Socket& socket);
   /** A connection of `rank` has ended, without having said so if it was `cut`. */
   void note_end(int rank, bool cut);
   bool has_died(int rank);
