@@ -174,8 +174,8 @@ class FloorPeer final : public Peer {
     require(::getsockname(listener.number(), address, &length) == 0, "getsockname");
     std::vector<sockaddr_in> all(static_cast<std::size_t>(hosts_));
     MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, across_);
-    for (int peer = 0; peer < hosts_;
-         ++peer) {  // in this order, so that nobody need say its number
+    // In this order, so that nobody need say its number.
+    for (int peer = 0; peer < hosts_; ++peer) {
       for (int caller = peer + 1; caller < hosts_; ++caller) {
         if (self_ == peer) sockets_.emplace_back(::accept(listener.number(), nullptr, nullptr));
         if (self_ == caller) {

@@ -17,6 +17,7 @@ struct Way {
   std::function<void()> run;
 };
 
+/** A library, connected among all ranks of MPI_COMM_WORLD for as long as this exists. */
 class Peer {
  public:
   virtual ~Peer() = default;

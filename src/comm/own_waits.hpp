@@ -63,7 +63,7 @@ class OwnWaits {
   /** The calling thread waits for `processes`: until it says otherwise, or has not said so for half
    * a second. False if it has said so within the last millisecond, and nothing was entered. */
   bool enter(std::span<const ProcessNumber> processes);
-  /** The same, and lends the correspondent some time. */
+  /** Does enter(), and lends the correspondent some time. */
   void wait_for(std::span<const ProcessNumber> processes) {
     if (!enter(processes)) return;
     if (Correspondent* const correspondent = correspondent_) correspondent->listen();

@@ -11,7 +11,7 @@ namespace tutti {
  * machine with its shared memory and its processes, and one of TUTTI_HOST_ID, or 0. */
 using Place = std::array<std::uint64_t, 2>;
 
-/** Of this process, on a machine of this name: machines that are copies of one that ran have its
+/** Of this process. `machine` is the name of its machine, since copies of one that ran have its
  * boot id as well. */
 Place own_place(std::string_view machine);
 

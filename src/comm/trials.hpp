@@ -26,7 +26,9 @@ class Trials {
    * nothing to try. */
   Trials(int ways, int samples, int warm_up = 1);
 
+  /** Which way the next call is to go, and whether its cost is wanted. */
   Trial next();
+  /** The cost of trial `number`, in whatever unit. */
   void learn(int number, std::uint32_t cost);
   /** Whether all costs are known, those that do not count, too. */
   bool are_over() const { return learned_ == trials_; }

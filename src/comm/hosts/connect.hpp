@@ -10,7 +10,9 @@
 namespace tutti {
 
 /** The transport among all ranks of a session: shared memory where they share a host, else
- * HierarchicalTransport. */
+ * HierarchicalTransport. Collective: each of its steps blocks until all ranks of it have come, at
+ * most for `timeout`. Throws PeerLost, InvalidArgument where variables differ
+ * (require_agreement()), and SystemError. */
 std::unique_ptr<Transport> connect_session(const std::shared_ptr<mpi::Session>& session,
                                            std::chrono::milliseconds timeout);
 

@@ -50,7 +50,9 @@ std::int64_t sum_packets(const PacketSizes& sizes, int ranges, const std::byte* 
 
 /**
  * One host's side. The host's sum is packed as it is made, range by range, whatever will become of
- * it; the leaders tell each other how long their packets are, and all come to the same plan.
+ * it; the leaders tell each other how long their packets are, and all come to the same plan. From
+ * plan() on calls are collectives of the leaders: they block as those of HostGroup do, and throw
+ * PeerLost, and CorruptPacket of what another leader has sent.
  */
 class SparseLeader {
  public:

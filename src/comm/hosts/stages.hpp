@@ -8,6 +8,7 @@
 
 namespace tutti {
 
+/** How contributions are added up inside a host, and the sums of hosts between them. */
 struct Stages {
   cpu::Combine inside;
   cpu::Combine between;

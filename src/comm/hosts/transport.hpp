@@ -50,7 +50,9 @@ namespace tutti {
  */
 class HierarchicalTransport final : public Transport {
  public:
-  /** `whole`: of which this is a part, if it is one; used while the hosts connect. */
+  /** Collective: blocks until the hosts are connected (see mpi::Channel::set_hosts()), at most to
+   * the channel's deadline. `whole`: of which this is a part, if it is one; used meanwhile. Throws
+   * PeerLost, which all ranks of this host and the others hear of. */
   HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
                         std::unique_ptr<shm::Local> local, mpi::Whole* whole = nullptr);
   HierarchicalTransport(const HierarchicalTransport&) = delete;

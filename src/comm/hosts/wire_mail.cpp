@@ -9,12 +9,12 @@ namespace {
 
 static_assert(sizeof(Offer) <= Wire::kShort);
 
-/** Posts a copy of `note`, which the wire may read for as long as it likes. */
-template <class Note>
-void post(Batch& batch, const Note& note, int peer) {
-  const auto copy = std::make_shared<const Note>(note);
+/** Posts a copy of `message`, which the wire may read for as long as it likes. */
+template <class T>
+void post(Batch& batch, const T& message, int peer) {
+  const auto copy = std::make_shared<const T>(message);
   batch.keep(copy);
-  batch.send(copy.get(), sizeof(Note), peer);
+  batch.send(copy.get(), sizeof(T), peer);
   batch.progress();
 }
 

@@ -23,6 +23,7 @@ struct LeadersConnections {
   bool are_fast = false;
 };
 
+/** What connect_hosts() gives a rank; no streams if it is no leader, or has none. */
 struct HostConnections {
   std::unique_ptr<Heartbeats> heartbeats;
   std::unique_ptr<Streams> streams;

@@ -8,6 +8,7 @@ namespace tutti::mpi {
 /** The name of the thread in which a rank initialises MPI. */
 inline constexpr const char* kInitialisingThread = "tutti-mpi-init";
 
+/** The ranks of this job on this host, as far as they are seen. */
 struct LocalRanks {
   int come = 0;              ///< how many of this host initialise MPI now, this one included
   std::vector<int> missing;  ///< those that run but do not, or are stopped; in ascending order

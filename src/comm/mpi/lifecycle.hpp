@@ -12,6 +12,7 @@
 
 namespace tutti::mpi {
 
+/** Whether MPI has been initialised, or finalised, by whomever. */
 bool is_initialised();
 bool is_finalised();
 

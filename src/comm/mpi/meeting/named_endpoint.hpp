@@ -17,8 +17,8 @@ struct NamedEndpoint {
   std::uint16_t port = 0;
 };
 
-/** Looks the host up. `endpoint` is host:port. Throws InvalidArgument that names it if there is no
- * such host, or if it has no IPv4 address. */
+/** Looks the host up. `endpoint` is host:port. Blocks for as long as the system's resolver does.
+ * Throws InvalidArgument that names it if there is no such host, or if it has no IPv4 address. */
 NamedEndpoint resolve(const std::string& endpoint);
 
 /** Listens at an endpoint of this machine. Throws SystemError naming it: if its port is in use,

@@ -46,7 +46,7 @@ class Socket {
 using Address = std::uint32_t;
 
 /** Equal for processes that share a network stack: those of one machine, outside of containers.
- * This process is on a machine of this name: see own_place(). */
+ * `machine`: the name of this process's machine, see own_place(). 0 if that cannot be told. */
 std::uint64_t network_id(std::string_view machine);
 Address loopback_address();
 

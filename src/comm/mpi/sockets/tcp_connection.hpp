@@ -32,7 +32,8 @@ class TcpConnection final : public HostConnection {
   std::shared_ptr<const Socket> host_line_;
 };
 
-/** Likewise. Other processes may hold the same socket, and send over it as well. */
+/** What the other kernel acknowledges is its sign of life. Other processes may hold the same
+ * socket, and send over it as well. */
 class TcpLine final : public HostLine {
  public:
   /** Who reads what comes: nobody, or a TcpConnection over the same socket. */
