@@ -355,6 +355,22 @@ TEST_F(RemoteStoreTest, StrangersLeaveNothingBehind) {
   EXPECT_LT(mappings(), before + 300);
 }
 
+/** Not even more than there are places for. */
+TEST_F(RemoteStoreTest, StrangersWhoSayNothingKeepNoRankOut) {
+  serve();
+  const mpi::Endpoint& endpoint = server_->endpoint();
+  std::vector<mpi::Socket> silent;
+  for (int i = 0; i < 150; ++i) {
+    silent.push_back(mpi::start_connecting(mpi::loopback_address(), endpoint.port));
+    ASSERT_TRUE(holds_within(kPatience, [&] {
+      return mpi::connecting_state(silent.back()) != mpi::Connecting::under_way;
+    }));
+  }
+  RemoteStore store(endpoint, 1, 4s);  // which gives up after half of that
+  store.set("key", filled(3, 'x'));
+  EXPECT_EQ(get(*table_, "key"), filled(3, 'x'));
+}
+
 /** Who gives up in the middle closes nothing, and may live for long. */
 TEST_F(RemoteStoreTest, WhatStopsInTheMiddleIsGivenUpAtTheDeadlineAndKillsNobody) {
   std::atomic<int> given_up = 0;

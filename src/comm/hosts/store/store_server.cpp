@@ -29,6 +29,8 @@ namespace {
 constexpr std::chrono::milliseconds kForAHello{5000};
 constexpr std::chrono::milliseconds kForADescriptor{50};
 constexpr std::chrono::milliseconds kForAStranger{50};
+// A rank says hello as soon as it is connected: for as long it may be kept from running.
+constexpr std::chrono::milliseconds kWhereTooMany{100};
 constexpr std::chrono::milliseconds kForAWord{1000};
 constexpr std::chrono::milliseconds kBetweenLooksAtSockets{10};
 constexpr std::ptrdiff_t kMostStrangers = 64;
@@ -85,13 +87,17 @@ void StoreServer::accept() {
   for (;;) {
     remove_ended();
     const bool full =
-        std::count_if(connections_.begin(), connections_.end(),
-                      [](const Connection& one) { return !one.known; }) >= kMostStrangers;
+        std::count_if(connections_.begin(), connections_.end(), [](const Connection& one) {
+          return one.caller != Caller::known;
+        }) >= kMostStrangers;
     std::array<pollfd, 2> entries{pollfd{full ? -1 : listener_.get(), POLLIN, 0},
                                   pollfd{stop_.get(), POLLIN, 0}};
     ::poll(entries.data(), entries.size(), full ? static_cast<int>(kForAStranger.count()) : -1);
     if (entries[1].revents != 0) return;
-    if (full) continue;
+    if (full) {
+      turn_silent_away();
+      continue;
+    }
     mpi::Socket called = mpi::accept_from(listener_);
     if (!called) {
       note_refusal(errno);
@@ -100,6 +106,7 @@ void StoreServer::accept() {
     }
     const auto socket = std::make_shared<mpi::Socket>(std::move(called));
     Connection& connection = connections_.emplace_back();
+    connection.socket = socket;
     try {
       connection.thread = start_thread(kFor, [this, socket, &connection] {
         serve(*socket, connection);
@@ -109,6 +116,17 @@ void StoreServer::accept() {
       connections_.pop_back();
       log(LogLevel::warn, std::string("a Store cannot serve another host: ") + error.what());
     }
+  }
+}
+
+/** Their threads see the connections end. */
+void StoreServer::turn_silent_away() {
+  const auto now = std::chrono::steady_clock::now();
+  for (Connection& one : connections_) {
+    if (now - one.since < kWhereTooMany) continue;
+    Caller caller = Caller::stranger;
+    if (!one.caller.compare_exchange_strong(caller, Caller::turned_away)) continue;
+    if (const auto socket = one.socket.lock()) ::shutdown(socket->get(), SHUT_RDWR);
   }
 }
 
@@ -134,7 +152,8 @@ void StoreServer::serve(const mpi::Socket& socket, Connection& connection) {
     StoreHello hello;
     if (!receive_bytes(socket, mpi::bytes_of(hello), {kForAHello, stop_.get()})) return;
     if (hello.wanted != endpoint_.token) return;  // a stranger
-    connection.known = true;
+    Caller caller = Caller::stranger;
+    if (!connection.caller.compare_exchange_strong(caller, Caller::known)) return;
     if (!mpi::keep_alive(socket)) throw SystemError("nobody would see the host's end", errno);
     serve_rank(hello, socket);
   } catch (const std::exception& error) {

@@ -4,8 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string_view>
@@ -45,10 +47,14 @@ class StoreServer {
   const mpi::Endpoint& endpoint() const { return endpoint_; }
 
  private:
+  /** stranger: who has not said hello. */
+  enum class Caller : std::uint8_t { stranger, known, turned_away };
   struct Connection {
-    std::atomic<bool> known = false;  ///< it has said hello
+    std::weak_ptr<const mpi::Socket> socket;  ///< which its thread has
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+    std::atomic<Caller> caller = Caller::stranger;
     std::atomic<bool> ended = false;
-    std::thread thread;
+    std::thread thread{};
   };
 
   /** What its connections tell of a rank of another host. */
@@ -58,8 +64,9 @@ class StoreServer {
     bool left = false;  ///< it has said that it needs the store no longer
   };
 
-  /** Serves whoever connects, while there are not too many of whom nothing is known. */
+  /** Serves whoever connects. Where strangers have all places, the silent lose theirs. */
   void accept();
+  void turn_silent_away();
   /** Says once what there is too little of, if that is why nobody could be let in. */
   void note_refusal(int error);
   void remove_ended();
