@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <mutex>
 #include <span>
 #include <string>
@@ -335,40 +334,6 @@ TEST_F(RemoteStoreTest, TooFewDescriptorsAreNamedAndKillNobody) {
   set_log_sink({});
   EXPECT_EQ(said,
             "a Store lets no more ranks of other hosts connect: Too many open files (ulimit -n)\n");
-}
-
-TEST_F(RemoteStoreTest, StrangersLeaveNothingBehind) {
-  serve();
-  const mpi::Endpoint& endpoint = server_->endpoint();
-  const auto mappings = [] {  // each thread that nobody joins keeps some
-    std::ifstream maps("/proc/self/maps");
-    return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
-  };
-  const auto before = mappings();
-  for (int i = 0; i < 500; ++i) {
-    const mpi::Socket socket =
-        mpi::start_connecting(mpi::addresses_of(endpoint, endpoint.network).front(), endpoint.port);
-    ASSERT_TRUE(holds_within(
-        kPatience, [&] { return mpi::connecting_state(socket) != mpi::Connecting::under_way; }));
-  }
-  RemoteStore(endpoint, 1, kNever).set("key", {});
-  EXPECT_LT(mappings(), before + 300);
-}
-
-/** Not even more than there are places for. */
-TEST_F(RemoteStoreTest, StrangersWhoSayNothingKeepNoRankOut) {
-  serve();
-  const mpi::Endpoint& endpoint = server_->endpoint();
-  std::vector<mpi::Socket> silent;
-  for (int i = 0; i < 150; ++i) {
-    silent.push_back(mpi::start_connecting(mpi::loopback_address(), endpoint.port));
-    ASSERT_TRUE(holds_within(kPatience, [&] {
-      return mpi::connecting_state(silent.back()) != mpi::Connecting::under_way;
-    }));
-  }
-  RemoteStore store(endpoint, 1, 4s);  // which gives up after half of that
-  store.set("key", filled(3, 'x'));
-  EXPECT_EQ(get(*table_, "key"), filled(3, 'x'));
 }
 
 /** Who gives up in the middle closes nothing, and may live for long. */

@@ -24,6 +24,7 @@ constexpr std::chrono::milliseconds kToLeave{1000};
 constexpr std::chrono::milliseconds kToWelcome{1000};
 // What the server waits for itself it gives up at the same deadline, and says who is to blame.
 constexpr std::chrono::milliseconds kToSayWho{1000};
+constexpr int kMostTurnedAway = 2;
 constexpr std::chrono::milliseconds kSoon{100};
 constexpr std::chrono::milliseconds kLater{5};  // between two looks from then on
 constexpr const char* kCannotConnect = "cannot connect to the store of rank 0";
@@ -113,8 +114,8 @@ void RemoteStore::forget_closed() {
 
 /** To all addresses at once, for some may lead nowhere, and says hello over each, for another
  * machine may have one of these, too. */
-mpi::Socket RemoteStore::connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
-                                 const Look& look) {
+mpi::Socket RemoteStore::connect_once(Waiter& waiter, StoreRequest::Kind farewell,
+                                      const Look& look) {
   struct Attempt {
     mpi::Socket socket;
     bool said_hello = false;
@@ -159,7 +160,7 @@ mpi::Socket RemoteStore::connect(std::chrono::milliseconds limit, StoreRequest::
     if (!one.said_hello) note(ECONNRESET);
     return !one.said_hello;
   };
-  for (Waiter waiter(kForAConnection, limit);; waiter.pause()) {
+  for (;; waiter.pause()) {
     std::erase_if(attempts, is_over);
     if (found) return found;
     if (attempts.empty()) break;
@@ -168,6 +169,18 @@ mpi::Socket RemoteStore::connect(std::chrono::milliseconds limit, StoreRequest::
     if (waiter.waited() > kSoon) std::this_thread::sleep_for(kLater);
   }
   throw SystemError(kCannotConnect, error);
+}
+
+mpi::Socket RemoteStore::connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
+                                 const Look& look) {
+  Waiter waiter(kForAConnection, limit);
+  for (int more = kMostTurnedAway;; --more) {
+    try {
+      return connect_once(waiter, farewell, look);
+    } catch (const SystemError& error) {
+      if (error.error_number() != ECONNRESET || more == 0) throw;
+    }
+  }
 }
 
 mpi::Socket RemoteStore::take_connection(const Look& look) {

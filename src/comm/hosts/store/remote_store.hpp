@@ -17,6 +17,8 @@
 
 namespace tutti {
 
+class Waiter;
+
 /** Asks the StoreServer of rank 0. A call has a connection of its own, which the next one uses
  * again: so one that waits keeps no other thread waiting. One that is given up is closed by the
  * server, who may be late: until then its end would look like that of this process. */
@@ -51,9 +53,11 @@ class RemoteStore final : public KeyValues {
   StoreAnswer ask(StoreRequest request, std::string_view key, std::span<const std::byte> value,
                   const Wait& wait);
   /** A server that lets nobody in for now finds `farewell` later. Throws SystemError if there is no
-   * connection to be had, and DeadlineExceeded if there is none within `limit`. */
+   * connection to be had, and DeadlineExceeded if there is none within `limit`. A server that
+   * strangers crowd may take this rank for one, and is asked again. */
   mpi::Socket connect(std::chrono::milliseconds limit, StoreRequest::Kind farewell,
                       const Look& look);
+  mpi::Socket connect_once(Waiter& waiter, StoreRequest::Kind farewell, const Look& look);
   mpi::Socket take_connection(const Look& look);
   /** Where the server has been reached before: PeerLost if it is not now. */
   mpi::Socket connect_again(std::chrono::milliseconds limit, const Look& look);

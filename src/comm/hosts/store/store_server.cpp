@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -29,8 +30,8 @@ namespace {
 constexpr std::chrono::milliseconds kForAHello{5000};
 constexpr std::chrono::milliseconds kForADescriptor{50};
 constexpr std::chrono::milliseconds kForAStranger{50};
-// A rank says hello as soon as it is connected: for as long it may be kept from running.
-constexpr std::chrono::milliseconds kWhereTooMany{100};
+// So late a rank may say hello where strangers have all places, as it may be kept from running.
+constexpr std::chrono::milliseconds kForAHelloWhereFull{100};
 constexpr std::chrono::milliseconds kForAWord{1000};
 constexpr std::chrono::milliseconds kBetweenLooksAtSockets{10};
 constexpr std::ptrdiff_t kMostStrangers = 64;
@@ -63,6 +64,13 @@ std::string text_of(const std::exception& error) {
     return text_before_number(*system);
   }
   return error.what();
+}
+
+/** Whether a whole hello has come, which its thread has still to read. */
+bool has_said_hello(const mpi::Socket& socket) {
+  int there = 0;
+  return ::ioctl(socket.get(), FIONREAD, &there) == 0 &&
+         there >= static_cast<int>(sizeof(StoreHello));
 }
 
 }  // namespace
@@ -123,10 +131,11 @@ void StoreServer::accept() {
 void StoreServer::turn_silent_away() {
   const auto now = std::chrono::steady_clock::now();
   for (Connection& one : connections_) {
-    if (now - one.since < kWhereTooMany) continue;
+    const auto socket = one.socket.lock();
+    if (!socket || now - one.since < kForAHelloWhereFull || has_said_hello(*socket)) continue;
     Caller caller = Caller::stranger;
     if (!one.caller.compare_exchange_strong(caller, Caller::turned_away)) continue;
-    if (const auto socket = one.socket.lock()) ::shutdown(socket->get(), SHUT_RDWR);
+    ::shutdown(socket->get(), SHUT_RDWR);
   }
 }
 

@@ -66,6 +66,7 @@ class StoreServer {
 
   /** Serves whoever connects. Where strangers have all places, the silent lose theirs. */
   void accept();
+  /** Ends the connections of those who have had time for a hello, and have not sent a whole one. */
   void turn_silent_away();
   /** Says once what there is too little of, if that is why nobody could be let in. */
   void note_refusal(int error);
