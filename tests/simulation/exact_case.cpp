@@ -30,7 +30,7 @@ void ExactCase::values(int host, std::int64_t begin, std::span<double> into) con
   }
 }
 
-void ExactCase::results(int hosts, std::int64_t begin, std::span<double> into) const {
+void ExactCase::compute_results(int hosts, std::int64_t begin, std::span<double> into) const {
   if (!is_sum() && !is_product()) return Reduced{dtype, reduce, hosts}.compute(begin, into);
   std::array<double, kStretch> memory;
   const std::span<double> others = std::span(memory).first(into.size());
@@ -71,13 +71,17 @@ std::vector<double> ExactCase::results(int hosts) const {
   std::vector<double> all(static_cast<std::size_t>(count));
   for (std::int64_t begin = 0; begin < count; begin += kStretch) {
     const auto length = static_cast<std::size_t>(std::min(kStretch, count - begin));
-    results(hosts, begin, std::span(all).subspan(static_cast<std::size_t>(begin), length));
+    compute_results(hosts, begin, std::span(all).subspan(static_cast<std::size_t>(begin), length));
   }
   return all;
 }
 
 ::testing::AssertionResult ExactCase::holds_in(std::span<const std::byte> data,
                                                std::span<const double> results) const {
+  if (std::ssize(results) != count || std::ssize(data) != count * size_of(dtype)) {
+    return ::testing::AssertionFailure() << data.size() << " bytes and " << results.size()
+                                         << " results of " << count << " elements";
+  }
   return are(ConstView(data.data(), count, dtype), 0, results);
 }
 

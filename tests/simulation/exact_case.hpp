@@ -22,10 +22,12 @@ struct ExactCase {
 
   /** What a host brings. */
   std::vector<std::byte> of(int host) const;
+  /** What so many hosts get. */
   std::vector<double> results(int hosts) const;
   /** Whether `data` are these `results`. */
   ::testing::AssertionResult holds_in(std::span<const std::byte> data,
                                       std::span<const double> results) const;
+  /** Type, kind and count, to be shown. */
   std::string text() const;
 
  private:
@@ -33,7 +35,7 @@ struct ExactCase {
   bool is_product() const;
   /** Of a host, from `begin` on. */
   void values(int host, std::int64_t begin, std::span<double> into) const;
-  void results(int hosts, std::int64_t begin, std::span<double> into) const;
+  void compute_results(int hosts, std::int64_t begin, std::span<double> into) const;
 };
 
 }  // namespace tutti::test

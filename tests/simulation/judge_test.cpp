@@ -240,6 +240,16 @@ TEST(Trial, GivesOthersTimeForWhatMoves) {
   EXPECT_EQ(run_trial(plan, 291166091).complaints, std::vector<std::string>{});
 }
 
+TEST(Trial, TellsTheSeedAndThePlanOfWhatHasFailed) {
+  const Plan plan = plan_with_a_killed_rank();
+  const Outcome failed{{"one", "two", "three", "four", "five", "six"}, "\n  rank 0 done"};
+  const std::string told = "seed 7: " + describe(plan) + "\n  rank 0 done\n";
+  EXPECT_EQ(report(plan, 7, failed), told +
+                                         "seed 7 FAILED: one\nseed 7 FAILED: two\nseed 7 FAILED: "
+                                         "three\nseed 7 FAILED: four\nseed 7 FAILED: five\n");
+  EXPECT_EQ(report(plan, 7, {{}, "\n  rank 0 done"}), told);
+}
+
 /** The times of all ends are in the story, in microseconds. */
 TEST(Trial, TakesTheSameCourseAgainWithTheSameSeed) {
   constexpr std::uint64_t kSeeds = 60;

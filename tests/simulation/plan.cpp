@@ -120,16 +120,38 @@ void draw_lanes(Draws& draws, Plan& plan) {
   plan.fault.at = microseconds(draws.below(1 + static_cast<std::int64_t>(seconds * 1e6)));
 }
 
-/** How long a link needs at most for the bytes of a step, of which each rank may bring a block for
- * each. */
+/** How long the bytes of a step are under way on a host's link at most, if all ranks of the host
+ * use it. Blocks are bytes, but for those that are added up. */
 microseconds time_on_link(const Step& step, const Plan& plan) {
-  const bool has_blocks =
-      step.kind == StepKind::all_gather || step.kind == StepKind::all_gather_v ||
-      step.kind == StepKind::all_to_all_v || step.kind == StepKind::reduce_scatter_v;
-  const std::int64_t bytes =
-      (has_blocks ? plan.hosts * plan.ranks : 2) * step.count * size_of(step.dtype);
-  return microseconds(
-      static_cast<std::int64_t>(1e6 * static_cast<double>(bytes) / plan.model.bytes_per_second));
+  const std::int64_t elements = step.count * size_of(step.dtype);
+  const std::int64_t ranks = std::int64_t{plan.hosts} * plan.ranks;
+  const auto bytes_of_rank = [&] {
+    switch (step.kind) {
+      case StepKind::agree:
+        return std::int64_t{0};
+      case StepKind::all_gather:
+      case StepKind::all_gather_v:
+      case StepKind::all_to_all_v:
+        return ranks * step.count;
+      case StepKind::reduce_scatter_v:
+        return ranks * elements;
+      default:
+        return 2 * elements;
+    }
+  };
+  const auto bytes = static_cast<double>(plan.ranks * bytes_of_rank());
+  return microseconds(static_cast<std::int64_t>(1e6 * bytes / plan.model.bytes_per_second));
+}
+
+/** Of what the fault may strike: the step at which its rank is, and what others are at meanwhile.
+ */
+microseconds time_on_link_when_struck(const Plan& plan) {
+  microseconds longest{0};
+  for (const int step : {plan.fault.step - 1, plan.fault.step, plan.fault.step + 1}) {
+    if (step < 0 || step >= std::ssize(plan.steps)) continue;
+    longest = std::max(longest, time_on_link(plan.steps[static_cast<std::size_t>(step)], plan));
+  }
+  return longest;
 }
 
 }  // namespace
@@ -182,9 +204,7 @@ Plan draw_plan(std::uint64_t seed) {
   if (plan.fault.stops_finder && plan.ranks > 2) {  // likewise; somebody is left who can tell
     plan.fault.stops_hearers = draws.one_of(plan.ranks - 1);
   }
-  for (const Step& step : plan.steps) {
-    plan.moves_on = std::max(plan.moves_on, time_on_link(step, plan));
-  }
+  plan.moves_on = std::max(plan.moves_on, time_on_link_when_struck(plan));
   return plan;
 }
 

@@ -62,17 +62,9 @@ bool run(const Plan& plan, std::uint64_t seed, bool verbose) {
   } catch (const std::exception& error) {
     outcome.complaints.emplace_back(error.what());
   }
-  if (!outcome.complaints.empty() || verbose) {
-    std::printf("seed %llu: %s%s\n", static_cast<unsigned long long>(seed), describe(plan).c_str(),
-                outcome.story.c_str());
-  }
-  constexpr std::size_t kMost = 5;
-  const std::size_t count = std::min(outcome.complaints.size(), kMost);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::printf("seed %llu FAILED: %s\n", static_cast<unsigned long long>(seed),
-                outcome.complaints[i].c_str());
-  }
-  return outcome.complaints.empty();
+  const bool is_right = outcome.complaints.empty();
+  if (!is_right || verbose) std::fputs(report(plan, seed, outcome).c_str(), stdout);
+  return is_right;
 }
 
 }  // namespace

@@ -256,4 +256,13 @@ void Trial::live(Process& process) {
 
 Outcome run_trial(const Plan& plan, std::uint64_t seed) { return Trial(plan, seed).run(); }
 
+std::string report(const Plan& plan, std::uint64_t seed, const Outcome& outcome) {
+  constexpr std::size_t kMost = 5;
+  const std::string name = "seed " + std::to_string(seed);
+  std::string text = name + ": " + describe(plan) + outcome.story + "\n";
+  const std::size_t count = std::min(outcome.complaints.size(), kMost);
+  for (std::size_t i = 0; i < count; ++i) text += name + " FAILED: " + outcome.complaints[i] + "\n";
+  return text;
+}
+
 }  // namespace tutti::test::simulated

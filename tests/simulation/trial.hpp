@@ -102,4 +102,8 @@ struct Outcome {
 /** Runs `plan`; draws what is random on the wires from `seed`. */
 Outcome run_trial(const Plan& plan, std::uint64_t seed);
 
+/** Lines on what has become of `seed`: the plan, how each rank has ended, and the first complaints.
+ */
+std::string report(const Plan& plan, std::uint64_t seed, const Outcome& outcome);
+
 }  // namespace tutti::test::simulated

@@ -10,7 +10,7 @@ namespace tutti::test {
  * who waits here. */
 class RollCall {
  public:
-  /** Of all ranks of a communicator, which make it together. */
+  /** Of all ranks of the job, which make it together by `comm`, of all of them. */
   explicit RollCall(Communicator& comm);
 
   /** This rank has come. */
