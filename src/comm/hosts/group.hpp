@@ -47,8 +47,9 @@ namespace tutti {
  * who sends on what comes before all of it has: once the bytes a link, in the fewest messages.
  *
  * Where members still have to agree, and do not stand in groups, the first window of a long message
- * goes ahead of that, by itself if it is one message, or behind headers of three to kCentred:
- * to memory of the group, or no further than the wire, so nothing is written before they agree.
+ * goes ahead of that, by itself if it is one message, or behind headers where three to kCentred
+ * members agree: to memory of the group, or no further than the wire, so nothing is written before
+ * they agree.
  */
 class HostGroup {
  public:
@@ -231,8 +232,9 @@ class HostGroup {
   static constexpr std::int64_t kSmall = std::int64_t{16} * 1024;
   /** The same on a fast wire, see Wire::is_fast(), of what goes through the first member. */
   static constexpr std::int64_t kSmallFast = std::int64_t{96} * 1024;
-  /** Of what follows notes, to all members together: more is worth two rounds, in which every two
-   * talk to each other, where MPI carries it, and going from member to member on a fast wire. */
+  /** Of what follows notes from one member to all others, or to one from all on a fast wire, all
+   * together. More is worth two rounds, in which every two talk to each other, over MPI; on a fast
+   * wire it goes from member to member. */
   static constexpr std::int64_t kSmallNoted = std::int64_t{128} * 1024;
   /** From three to so many members agree through the first of them, or tell each other by headers
    * that go before their windows. */
@@ -314,8 +316,8 @@ class HostGroup {
   void recv(Ahead& ahead, std::span<std::byte> part, int position);
   /** Whether the root of a reduce of `bytes` bytes adds up nothing. */
   bool spares_root(std::int64_t bytes) const;
-  /** Whether nobody on the hosts has to do with a reduce between its windows, so that one is a
-   * message. */
+  /** Whether nobody on the hosts has to do with a reduce between its windows, so that a window is
+   * one message. */
   bool reduces_in_long_windows(std::int64_t bytes) const {
     return bytes > size() * Wire::kPiece && wire_.passes_on(members_);
   }

@@ -246,8 +246,8 @@ bool HostGroup::swap(Header header, const Brought& brought, const Merge& merge) 
   if (by_mpi) copy_bytes(copy, own + first, left);
   Batch batch(wire_, Wire::Traffic::collective);
   batch.keep(places_);
-  // Over a connection no header is longer than kTogether allows: see with_header(). More room than
-  // for what this member brings keeps long data from being read, and copied, along with the header.
+  // Over a connection at most kTogether bytes are one message with the header: see with_header().
+  // More room than for what this member brings keeps long data from being read, and copied, along.
   const std::int64_t room =
       wire_.passes_on(members_) ? kHeaderBytes + std::max(kTogether, header.carried) : Wire::kPiece;
   recv(batch, {arrives, static_cast<std::size_t>(std::min(room, Wire::kPiece))}, other);

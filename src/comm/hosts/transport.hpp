@@ -102,7 +102,8 @@ class HierarchicalTransport final : public Transport {
   }
   /** The lowest rank of each host, in the order of the hosts. */
   std::vector<int> leaders() const;
-  /** The same, but `root` on its own host. */
+  /** The rank of each host that exchanges with other hosts where `root` does for its own: the
+   * leaders of the others. In the order of the hosts. */
   std::vector<int> agents(int root) const;
   /** Where the hosts' blocks begin that lie one behind the other, and where the last one ends, if
    * rank r brings length_of(r) to the block of its host. */

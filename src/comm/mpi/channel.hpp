@@ -193,10 +193,10 @@ class Channel final : public Wire {
   /** take() of what MPI carries. */
   std::optional<int> take_from_mpi(std::byte* data, std::int64_t bytes, Traffic traffic,
                                    int source);
-  using Lose = void (Watch::*)(std::vector<int> ranks, const std::string& reason);
-  /** Throws PeerLost if a connection is of no use any more that somebody waits for: of a rank that
-   * has sent something wrong by lose_mistaken(). */
-  void check_streams(Lose lose_mistaken);
+  /** Whether what else has come is heard first, which may tell why a message was wrong. */
+  enum class News : std::uint8_t { are_heard, are_known };
+  /** Throws PeerLost if a connection is of no use any more that somebody waits for. */
+  void check_streams(News news);
   int tag(Traffic traffic) const { return first_tag_ + static_cast<int>(traffic); }
 
   std::shared_ptr<Session> session_;

@@ -12,8 +12,9 @@
 
 namespace tutti::mpi {
 
-/** Whether MPI has been initialised, or finalised, by whomever. */
+/** Whether MPI has been initialised, by whomever. */
 bool is_initialised();
+/** Whether it has been finalised, by whomever. */
 bool is_finalised();
 
 /**

@@ -92,7 +92,7 @@ std::optional<int> Channel::take(std::byte* data, std::int64_t bytes, Traffic tr
       const auto sender = streams_->take(data, bytes, traffic, source, except);
       if (sender) watch_.progressed();
       if (!sender && by_stream) {  // whoever looks at notes looks no further
-        check_streams(&Watch::lose);
+        check_streams(News::are_known);
       }
       if (sender || by_stream) return sender;
     }
@@ -131,11 +131,12 @@ bool Channel::progress(std::span<Posted> posted, std::span<const int> peers) {
   return false;
 }
 
-void Channel::check_streams(Lose lose_mistaken) {
+void Channel::check_streams(News news) {
   if (!streams_->are_in_trouble()) return;
   if (const auto mistaken = streams_->mistaken()) {
-    (watch_.*lose_mistaken)({*mistaken},
-                            "it has sent a message of another length than was expected");
+    const std::string reason = "it has sent a message of another length than was expected";
+    if (news == News::are_heard) watch_.lose_by_message({*mistaken}, reason);
+    watch_.lose({*mistaken}, reason);
   }
   if (const auto broken = streams_->broken(now())) {
     watch_.lose({*broken}, "the connection to it for messages of collectives has ended");
@@ -144,7 +145,7 @@ void Channel::check_streams(Lose lose_mistaken) {
 
 bool Channel::progress_streams(std::span<Posted> posted) {
   streams_->progress();
-  check_streams(&Watch::lose_by_message);
+  check_streams(News::are_heard);
   bool moved = streams_->have_moved();
   for (Posted& one : posted) {
     if (!Streams::is_one(one) || !streams_->take_ended(one)) continue;

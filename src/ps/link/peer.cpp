@@ -37,7 +37,9 @@ void Peer::handle_data() {
   if (has_ended() || data_end_) return;
   const std::optional<int> error = move_data(kMostInATurn);
   if (!error || has_ended()) return;
-  if (!end_data()) return;
+  drain();
+  close_data();
+  if (has_ended()) return;  // for what has come in there
   // Why the worker leaves comes over the other connection, which may be late.
   data_end_ = DataEnd{*error, std::chrono::steady_clock::now() + kForTheEnd};
   handle_control();
@@ -51,18 +53,13 @@ ControlNews Peer::hear() {
   return news;
 }
 
-bool Peer::end_data() {
-  drain();
-  if (has_ended()) return false;
-  close_data();
-  return true;
-}
-
 void Peer::close(int error) {
-  if (!data_end_ && !end_data()) return;
+  if (!data_end_) drain();
+  if (has_ended()) return;  // for what has come in there
   reason_ =
       !left_ ? reason_of(error) : "it has left without stop" + (why_.empty() ? "" : ": " + why_);
   control_ = {};
+  close_data();
 }
 
 void Peer::give_up(const std::string& reason) {

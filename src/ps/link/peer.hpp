@@ -69,9 +69,6 @@ class Peer {
   void give_up(const std::string& reason);
 
  private:
-  /** Takes what the worker has still sent, and ends the data connection; false if what it has sent
-   * makes no sense, which has ended the link. */
-  bool end_data();
   void close(int error);
   /** What has come over the control connection. */
   ControlNews hear();

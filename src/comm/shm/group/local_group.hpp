@@ -122,10 +122,10 @@ class LocalGroup final : private record::Neighbours {
   /** Why ranks are lost that are gone while one waits for mail of any rank. */
   static constexpr const char* kGoneMeanwhile =
       "has ended or left, and nobody sent what a recv from any source waited for";
-  /** Whose mail a wait depends on that is for no rank in particular. */
+  /** Whose mail ends a wait: that of whichever rank, or of this one alone. */
   enum class Senders : std::uint8_t { any, only_self };
   /** Blocks until done(), which depends on the mail of `senders`. False once the deadline has
-   * passed. Of any rank: PeerLost then if ranks have gone, and at once if all others have. */
+   * passed. With Senders::any throws PeerLost then if ranks have gone, and at once if all have. */
   bool wait_for_mail_of(Senders senders, Wait kind, const std::function<bool()>& done);
   /** For a wait for mail that is not this object's: throws PeerLost if one of `awaited` is gone and
    * done() does not hold all the same. */
