@@ -24,11 +24,11 @@ class Figures(unittest.TestCase):
         self.assertEqual(len(here), 4)
         for size, cells in here.items():
             with self.subTest(size=size):
-                self.assertEqual(cells, [cell.split(",")[0] for cell in there[f"all_reduce {size}"]])
+                self.assertEqual(cells, [cell.split()[0] for cell in there[f"all_reduce {size}"]])
 
     def test_shaped(self):
         there = self.rows("docs/performance.md", "### What is long")
-        cells = [there[layout][1].rstrip(")").split(" (") for layout in ("2x1", "3x1", "2x2", "4x2")]
+        cells = [re.split(r" \(|;", there[layout][1]) for layout in ("2x1", "3x1", "2x2", "4x2")]
         here = self.rows("README.md", "at 1 Gbit/s, of what the wire allows")
         for name, column in (("tutti", 0), ("Open MPI 4.1.4, the best of default, rings and han", 1)):
             self.assertEqual(here[name], [cell[column] for cell in cells])
