@@ -80,8 +80,8 @@ class Scheduler final : public TimeSource {
   Time now_{std::chrono::hours(24)};
   mutable std::uint64_t last_number_ = 0;
   mutable std::vector<Event> events_;        // a heap, the next one on top
-  std::vector<std::function<void()>> what_;  // is to happen
-  std::vector<std::uint64_t> free_places_;   // there
+  std::vector<std::function<void()>> what_;  // what is to happen, by its place
+  std::vector<std::uint64_t> free_places_;   // of what_
   std::vector<std::unique_ptr<Task>> tasks_;
   Task* running_ = nullptr;
   std::size_t alive_ = 0;

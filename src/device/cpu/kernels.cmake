@@ -5,7 +5,7 @@ target_sources(tutti PRIVATE ${cpu}/arithmetic.cpp ${cpu}/kernels.cpp ${cpu}/ker
 # Of one text, like those below: in a unity build they stay apart.
 set_source_files_properties(${cpu}/kernels_portable.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+if(tutti_x86_64)
   target_sources(tutti PRIVATE ${cpu}/isa_x86.cpp ${cpu}/relax_x86.cpp ${cpu}/ticks_x86.cpp
                                ${cpu}/kernels_avx2.cpp ${cpu}/kernels_avx512.cpp)
   set(avx2 -mavx2 -mf16c)

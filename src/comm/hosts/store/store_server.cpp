@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <span>
@@ -35,6 +35,7 @@ constexpr std::chrono::milliseconds kForAHelloWhereFull{100};
 constexpr std::chrono::milliseconds kForAWord{1000};
 constexpr std::chrono::milliseconds kBetweenLooksAtSockets{10};
 constexpr std::ptrdiff_t kMostStrangers = 64;
+constexpr std::int64_t kHello = sizeof(StoreHello);
 constexpr const char* kFor = "a Store's server";
 
 /** Ends what a thread does for a connection that has ended, or is to. */
@@ -64,13 +65,6 @@ std::string text_of(const std::exception& error) {
     return text_before_number(*system);
   }
   return error.what();
-}
-
-/** Whether a whole hello has come, which its thread has still to read. */
-bool has_said_hello(const mpi::Socket& socket) {
-  int there = 0;
-  return ::ioctl(socket.get(), FIONREAD, &there) == 0 &&
-         there >= static_cast<int>(sizeof(StoreHello));
 }
 
 }  // namespace
@@ -132,7 +126,8 @@ void StoreServer::turn_silent_away() {
   const auto now = std::chrono::steady_clock::now();
   for (Connection& one : connections_) {
     const auto socket = one.socket.lock();
-    if (!socket || now - one.since < kForAHelloWhereFull || has_said_hello(*socket)) continue;
+    if (!socket || now - one.since < kForAHelloWhereFull) continue;
+    if (mpi::unread(*socket) >= kHello) continue;  // its thread has still to read that
     Caller caller = Caller::stranger;
     if (!one.caller.compare_exchange_strong(caller, Caller::turned_away)) continue;
     ::shutdown(socket->get(), SHUT_RDWR);

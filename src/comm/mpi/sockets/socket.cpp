@@ -265,15 +265,19 @@ bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept {
          std::ssize(data);
 }
 
+std::int64_t unread(const Socket& socket) noexcept {
+  int bytes = 0;
+  return socket.is_open() && ::ioctl(socket.get(), SIOCINQ, &bytes) == 0 ? bytes : 0;
+}
+
 void discard_input(const Socket& socket) noexcept {
-  int left = 0;
-  if (!socket.is_open() || ::ioctl(socket.get(), SIOCINQ, &left) != 0) return;
+  std::int64_t left = unread(socket);
   std::array<std::byte, 4096> dropped;
   while (left > 0) {
     const std::size_t most = std::min(static_cast<std::size_t>(left), dropped.size());
     const ssize_t come = ::recv(socket.get(), dropped.data(), most, MSG_DONTWAIT);
     if (come <= 0) return;
-    left -= static_cast<int>(come);
+    left -= come;
   }
 }
 

@@ -120,6 +120,8 @@ ConnectionState state_of(const Socket& socket);
 
 /** Sends all of `data` unless the connection's buffer is full or it has ended. */
 bool send_all(const Socket& socket, std::span<const std::byte> data) noexcept;
+/** Bytes that have come and that nobody has read; 0 if that cannot be told. */
+std::int64_t unread(const Socket& socket) noexcept;
 /** Drops what has come, and not what comes meanwhile, which may be without an end; nothing in a
  * forked child. */
 void discard_input(const Socket& socket) noexcept;

@@ -1,7 +1,6 @@
 // The signals of one byte, and the reports of failures, between two hosts.
 #include "comm/mpi/sockets/tcp_connection.hpp"
 
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -9,14 +8,6 @@
 #include <cstring>
 
 namespace tutti::mpi {
-namespace {
-
-bool has_more_than(const Socket& socket, ssize_t bytes) {
-  int there = 0;
-  return ::ioctl(socket.get(), FIONREAD, &there) == 0 && there > bytes;
-}
-
-}  // namespace
 
 TcpConnection::News TcpConnection::receive() {
   News news;
@@ -46,7 +37,7 @@ bool TcpConnection::take(News& news) {
         // The rest may never come: the kernel tells of an end once all has been read.
         const ConnectionState state = state_of(*socket_);
         if (!state.ended && !state.given_up) return true;
-        if (has_more_than(*socket_, there)) continue;
+        if (unread(*socket_) > there) continue;
         if (state.given_up) news.state = News::State::timed_out;
         return false;
       }
