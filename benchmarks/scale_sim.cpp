@@ -30,8 +30,14 @@
 
 #include "comm/batch.hpp"
 #include "comm/failures/heartbeats.hpp"
-#include "comm/hosts/group.hpp"
-#include "comm/hosts/notes.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/broadcast.hpp"
+#include "comm/hosts/group/group.hpp"
+#include "comm/hosts/group/movements.hpp"
+#include "comm/hosts/group/notes.hpp"
+#include "comm/hosts/group/one_way.hpp"
+#include "comm/hosts/group/reduce.hpp"
 #include "comm/simulation/heap.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
@@ -42,6 +48,7 @@
 
 namespace {
 
+using tutti::GroupAgreement;
 using tutti::HostGroup;
 using tutti::bench::ScaleOptions;
 using tutti::bench::ScaleReport;
@@ -53,10 +60,17 @@ using tutti::simulation::SimulatedWire;
 using tutti::simulation::Traffic;
 using Microseconds = std::chrono::duration<double, std::micro>;
 
+/** One host of a scene, by its leader. */
+struct Host {
+  SimulatedWire& wire;
+  HostGroup group;
+  GroupAgreement agreement{group};
+};
+
 /** What all hosts do at the same time, and what that takes. */
 class Scene {
  public:
-  using Act = std::function<void(HostGroup& group, SimulatedWire& wire)>;
+  using Act = std::function<void(Host& host)>;
   /** Messages of more bytes than plain agreements have travel without contents. */
   static constexpr std::int64_t kMostCopied = 8192;
   static constexpr std::chrono::seconds kBegin{1};
@@ -93,11 +107,11 @@ class Scene {
     cluster_.start([&](Process& process) {
       SimulatedWire wire(process, 1, std::chrono::milliseconds(options_.timeout_ms));
       wire.connect();
-      HostGroup group(wire, members, options_.ranks == 1);
-      if (meet_before) group.agree(1);
+      Host host{wire, {wire, members}};
+      if (meet_before) host.agreement.agree(1);
       process.compute(begin_ - scheduler.now());
       try {
-        act(group, wire);
+        act(host);
         if (may_fail) error = "nobody was lost";
       } catch (const tutti::PeerLost& loss) {
         if (!may_fail) error = loss.what();
@@ -140,7 +154,7 @@ double wire_us(const ScaleOptions& options, double bytes) {
 
 Row agreement(const ScaleOptions& options) {
   return Scene(options).play("agreement", 0, options.latency_us,
-                             [](HostGroup& group, SimulatedWire&) { group.agree(2); });
+                             [](Host& host) { host.agreement.agree(2); });
 }
 
 /** What a host brings, and the sum of what all do: whole numbers, below 2^24. */
@@ -193,20 +207,22 @@ Row all_reduce(const ScaleOptions& options, std::int64_t bytes) {
   // Those that carry data along begin with what is compared.
   constexpr std::int64_t kMostCarried = std::int64_t{128} << 10;
   const bool copies = checked || bytes <= kMostCarried;
-  const auto act = [&](HostGroup& group, SimulatedWire&) {
+  const auto act = [&](Host& host) {
+    const HostGroup& group = host.group;
     Data data(shared, checked);
     data.fill(group.position());
     const std::span<float> values = data.values();
-    if (group.carries(bytes, bytes)) {
+    if (host.agreement.carries(bytes, bytes)) {
       const auto contents = std::as_writable_bytes(values);
       const auto add = [&](std::span<const void* const> parts) { add_up(values, parts); };
-      if (!group.agree(2, {contents, bytes}, contents, add)) {
+      if (!host.agreement.agree(2, {contents, bytes}, contents, add)) {
         throw std::logic_error("the simulated hosts do not agree");
       }
     } else {
-      group.all_reduce(values.data(), std::ssize(values), tutti::DType::f32,
-                       tutti::combine_of(tutti::Reduce::sum, group.size()),
-                       {.agree = [&] { group.agree(2); }});
+      tutti::AllReduce(group, options.ranks == 1)
+          .run(values.data(), std::ssize(values), tutti::DType::f32,
+               tutti::combine_of(tutti::Reduce::sum, group.size()),
+               {.agree = [&](tutti::Ahead* ahead) { host.agreement.agree(2, ahead); }});
     }
     data.check(group.size());
   };
@@ -218,16 +234,16 @@ Row all_reduce(const ScaleOptions& options, std::int64_t bytes) {
 
 /** Of a long message, without its agreement. */
 Row one_way(const ScaleOptions& options, std::string what, std::int64_t bytes,
-            void (*call)(HostGroup& group, std::span<float> data)) {
+            void (*call)(const HostGroup& group, std::span<float> data)) {
   std::vector<float> data(static_cast<std::size_t>(bytes / 4));  // of all hosts: nobody looks at it
   const double bound = options.latency_us + wire_us(options, static_cast<double>(bytes));
   return Scene(options).play(std::move(what), bytes, bound,
-                             [&](HostGroup& group, SimulatedWire&) { call(group, data); });
+                             [&](Host& host) { call(host.group, data); });
 }
 
 Row broadcast(const ScaleOptions& options, std::int64_t bytes) {
-  return one_way(options, "broadcast", bytes, [](HostGroup& group, std::span<float> data) {
-    group.broadcast(reinterpret_cast<std::byte*>(data.data()), std::ssize(data) * 4, 0);
+  return one_way(options, "broadcast", bytes, [](const HostGroup& group, std::span<float> data) {
+    broadcast_from(group, 0, reinterpret_cast<std::byte*>(data.data()), std::ssize(data) * 4);
   });
 }
 
@@ -235,17 +251,18 @@ Row broadcast(const ScaleOptions& options, std::int64_t bytes) {
 Row one_way_broadcast(const ScaleOptions& options, std::int64_t bytes) {
   const double bound = options.latency_us + wire_us(options, static_cast<double>(bytes));
   constexpr int kRoot = 0;
-  const auto act = [&](HostGroup& group, SimulatedWire& wire) {
-    tutti::Notes notes(wire);
+  const auto act = [&](Host& host) {
+    const tutti::OneWayCall call(host.group, {kRoot, bytes});
+    tutti::Notes notes(host.wire);
     const tutti::Signature signature{
         .sequence = 1, .operation = tutti::Operation::broadcast, .root = kRoot, .count = bytes};
-    const bool is_root = group.position() == kRoot;
-    const int giver = is_root ? tutti::Notes::kNobody : group.giver({kRoot, bytes});
+    const bool is_root = host.group.position() == kRoot;
+    const int giver = is_root ? tutti::Notes::kNobody : call.giver();
     notes.begin(signature, {}, std::span(&giver, is_root ? 0 : 1));
     const std::vector<std::byte> wanted(static_cast<std::size_t>(bytes), std::byte{7});
-    if (is_root) return group.send_one_way({kRoot, bytes}, notes, wanted, {});
+    if (is_root) return call.send(notes, wanted, {});
     std::vector<std::byte> data(wanted.size());
-    group.take_one_way({kRoot, bytes}, notes, data);
+    call.take(notes, data);
     if (data != wanted) throw std::logic_error("a broadcast brings something else");
   };
   Row row = Scene(options, tutti::Wire::kPiece).play("one-way broadcast", bytes, bound, act);
@@ -254,19 +271,19 @@ Row one_way_broadcast(const ScaleOptions& options, std::int64_t bytes) {
 }
 
 Row reduce(const ScaleOptions& options, std::int64_t bytes) {
-  return one_way(options, "reduce", bytes, [](HostGroup& group, std::span<float> data) {
-    group.reduce(data.data(), std::ssize(data), tutti::DType::f32,
-                 tutti::combine_of(tutti::Reduce::sum, group.size()), 0);
+  return one_way(options, "reduce", bytes, [](const HostGroup& group, std::span<float> data) {
+    reduce_to(group, 0, data.data(), std::ssize(data), tutti::DType::f32,
+              tutti::combine_of(tutti::Reduce::sum, group.size()));
   });
 }
 
 /** As the leaders do to connect the hosts: each sends `bytes` bytes to those it has connections to.
  */
-void exchange_with_connected(HostGroup& group, SimulatedWire& wire, std::size_t bytes) {
+void exchange_with_connected(const HostGroup& group, std::size_t bytes) {
   const std::vector<int> hosts = tutti::connected_hosts(group.position(), group.size());
   const std::vector<std::byte> own(bytes);
   std::vector<std::byte> others(bytes * hosts.size());
-  tutti::Batch batch(wire, tutti::Wire::Traffic::point_to_point);
+  tutti::Batch batch(group.wire(), tutti::Wire::Traffic::point_to_point);
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const int peer = group.member(static_cast<std::size_t>(hosts[i]));
     batch.recv(others.data() + i * bytes, std::ssize(own), peer);
@@ -276,15 +293,15 @@ void exchange_with_connected(HostGroup& group, SimulatedWire& wire, std::size_t 
 }
 
 /** The leaders' connections, but for TCP's own messages: endpoints, and then what came of it. */
-void connect_leaders(HostGroup& group, SimulatedWire& wire) {
+void connect_leaders(const HostGroup& group) {
   constexpr std::size_t kEndpoint = 192;  // bytes, at most
-  exchange_with_connected(group, wire, kEndpoint);
-  exchange_with_connected(group, wire, 1);
+  exchange_with_connected(group, kEndpoint);
+  exchange_with_connected(group, 1);
 }
 
 constexpr std::size_t kPlace = 24;  // bytes: a rank's host, and its process
 /** As mpi::Session::hosts(): what a host's ranks send to those of another one. */
-void tell_places(HostGroup& group, SimulatedWire& wire, int ranks) {
+void tell_places(const HostGroup& group, int ranks) {
   const int all = group.size() * ranks;
   std::vector<std::byte> places(kPlace * static_cast<std::size_t>(all));  // in which nobody looks
   const auto peer = [&, size = group.size()](int distance) {
@@ -293,7 +310,7 @@ void tell_places(HostGroup& group, SimulatedWire& wire, int ranks) {
   for (int known = 1; known < all; known *= 2) {
     const int distance = std::max(known / ranks, 1);
     const auto bytes = static_cast<std::int64_t>(kPlace) * std::min(known, all - known);
-    tutti::Batch batch(wire, tutti::Wire::Traffic::point_to_point);
+    tutti::Batch batch(group.wire(), tutti::Wire::Traffic::point_to_point);
     for (int rank = 0; rank < std::min(known, ranks); ++rank) {
       batch.recv(places.data(), bytes, peer(distance));
       batch.send(places.data(), bytes, peer(-distance));
@@ -306,11 +323,11 @@ void tell_places(HostGroup& group, SimulatedWire& wire, int ranks) {
 Row start_up(const ScaleOptions& options) {
   return Scene(options).play(
       "start-up", 0, 2 * options.latency_us,
-      [&](HostGroup& group, SimulatedWire& wire) {
-        group.agree(3);
-        tell_places(group, wire, options.ranks);
-        connect_leaders(group, wire);
-        group.agree(4);
+      [&](Host& host) {
+        host.agreement.agree(3);
+        tell_places(host.group, options.ranks);
+        connect_leaders(host.group);
+        host.agreement.agree(4);
       },
       false, false);
 }
@@ -326,17 +343,18 @@ Row split(const ScaleOptions& options) {
   const std::vector<std::byte> own(static_cast<std::size_t>(block));
   std::vector<std::byte> notes(own.size() *
                                static_cast<std::size_t>(options.hosts));  // in which nobody looks
-  return scene.play("split", block, bound, [&](HostGroup& group, SimulatedWire& wire) {
-    group.agree(6);
-    group.all_gather(own, notes);
+  return scene.play("split", block, bound, [&](Host& whole) {
+    const HostGroup& group = whole.group;
+    whole.agreement.agree(6);
+    all_gather(group, own, notes);
     std::vector<int> members;
     for (int host = group.position() % 2; host < group.size(); host += 2) members.push_back(host);
-    SimulatedWire part_wire(scene.cluster().process(wire.rank()), 2, wire.timeout());
+    SimulatedWire part_wire(scene.cluster().process(whole.wire.rank()), 2, whole.wire.timeout());
     part_wire.connect();
-    HostGroup part(part_wire, members);
-    part.agree(7);
-    connect_leaders(part, part_wire);
-    part.agree(8);
+    Host part{part_wire, {part_wire, members}};
+    part.agreement.agree(7);
+    connect_leaders(part.group);
+    part.agreement.agree(8);
   });
 }
 
@@ -347,8 +365,7 @@ Row leaving(const ScaleOptions& options) {
   if (options.hosts * options.ranks > kMostProcesses) simulated.ranks = 1;
   return Scene(simulated, Scene::kMostCopied, simulated.ranks)
       .play(
-          "leaving", 0, options.latency_us, [](HostGroup&, SimulatedWire& wire) { wire.leave(); },
-          false, false);
+          "leaving", 0, options.latency_us, [](Host& host) { host.wire.leave(); }, false, false);
 }
 
 /** A host is lost in an agreement: until all others know. */
@@ -358,9 +375,9 @@ Row lost_host(const ScaleOptions& options, std::string what, double bound_us,
   const int victim = options.hosts / 2;
   return scene.play(
       std::move(what), 0, bound_us,
-      [&](HostGroup& group, SimulatedWire& wire) {
-        if (wire.rank() == victim) (scene.cluster().*fault)(victim);
-        group.agree(5);
+      [&](Host& host) {
+        if (host.wire.rank() == victim) (scene.cluster().*fault)(victim);
+        host.agreement.agree(5);
       },
       true);
 }

@@ -1,5 +1,5 @@
 // The collectives between hosts, as if every rank were on a host of its own.
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/group.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -17,6 +17,11 @@
 #include <random>
 #include <thread>
 
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/broadcast.hpp"
+#include "comm/hosts/group/movements.hpp"
+#include "comm/hosts/group/reduce.hpp"
 #include "comm/mpi/channel.hpp"
 #include "device/cpu/reduction.hpp"
 #include "support/data.hpp"
@@ -74,6 +79,8 @@ class MpiGroup : public ::testing::Test {
 
   Channel channel_{session(), everybody(), 0, std::chrono::seconds(20)};
   HostGroup group_;
+  GroupAgreement agreement_{group_};
+  AllReduce all_reduce_{group_};
 };
 
 /** Offsets of blocks that differ in length, and are empty for some. */
@@ -90,7 +97,7 @@ TEST_F(MpiGroup, AllReducesEveryTypeAndSize) {
         SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::string(name_of(reduce.kind)) + " " +
                      std::to_string(count));
         Bytes data = contribution_bytes(dtype, reduce.kind, count);
-        group_.all_reduce(data.data(), count, dtype, combine_of(reduce, group_.size()));
+        all_reduce_.run(data.data(), count, dtype, combine_of(reduce, group_.size()));
         ASSERT_TRUE(
             holds(ConstView(data.data(), count, dtype), Reduced{dtype, reduce, group_.size()}));
       }
@@ -118,7 +125,7 @@ TEST_F(MpiGroup, ExchangesBlocksOfEveryLength) {
       arriving.push_back(std::ssize(expected));
     }
     Bytes out(expected.size());
-    group_.all_to_all_v(in.data(), leaving, out.data(), arriving);
+    all_to_all_v(group_, in.data(), leaving, out.data(), arriving);
     ASSERT_EQ(out, expected) << "unit " << unit;
   }
 }
@@ -130,7 +137,7 @@ TEST_F(MpiGroup, ReducesToEveryRoot) {
         SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::to_string(count) + " to " +
                      std::to_string(root));
         Bytes data = contribution_bytes(dtype, ReduceKind::max, count);
-        group_.reduce(data.data(), count, dtype, {ReduceKind::max}, root);
+        reduce_to(group_, root, data.data(), count, dtype, {ReduceKind::max});
         if (group_.position() != root) continue;
         ASSERT_TRUE(holds(ConstView(data.data(), count, dtype),
                           Reduced{dtype, Reduce::max, group_.size()}));
@@ -145,7 +152,7 @@ TEST_F(MpiGroup, ReduceScattersUnevenBlocks) {
       SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::to_string(unit));
       const std::vector<std::int64_t> offsets = uneven_offsets(group_.size(), unit);
       Bytes data = contribution_bytes(dtype, ReduceKind::max, offsets.back());
-      group_.reduce_scatter_v(data.data(), offsets, dtype, {ReduceKind::max});
+      reduce_scatter_v(group_, data.data(), offsets, dtype, {ReduceKind::max});
       const auto position = static_cast<std::size_t>(group_.position());
       const std::int64_t begin = offsets[position];
       const ConstView all(data.data(), offsets.back(), dtype);
@@ -161,14 +168,14 @@ TEST_F(MpiGroup, GathersAndBroadcasts) {
     SCOPED_TRACE(count);
     const Bytes in = contribution_bytes(DType::u8, ReduceKind::sum, count);
     Bytes out(in.size() * static_cast<std::size_t>(group_.size()));
-    group_.all_gather(in, out);
+    all_gather(group_, in, out);
     const ConstView all(out.data(), std::ssize(out), DType::u8);
     for (int member = 0; member < group_.size(); ++member) {
       ASSERT_TRUE(holds(all.part(member * count, count), pattern(member)));
     }
     for (int root = 0; root < group_.size(); ++root) {
       Bytes data = in;
-      group_.broadcast(data.data(), count, root);
+      broadcast_from(group_, root, data.data(), count);
       ASSERT_TRUE(holds(ConstView(data.data(), count, DType::u8), pattern(root)));
     }
 
@@ -181,7 +188,7 @@ TEST_F(MpiGroup, GathersAndBroadcasts) {
     };
     const int position = group_.position();
     fill(block(position), pattern(position));
-    group_.all_gather_v(blocks.data(), offsets);
+    all_gather_v(group_, blocks.data(), offsets);
     for (int member = 0; member < group_.size(); ++member) {
       ASSERT_TRUE(holds(block(member), pattern(member)));
     }
@@ -189,13 +196,13 @@ TEST_F(MpiGroup, GathersAndBroadcasts) {
 }
 
 TEST_F(MpiGroup, AgreesOnlyIfAllDo) {
-  EXPECT_TRUE(group_.agree(42));
+  EXPECT_TRUE(agreement_.agree(42));
   for (int odd = 0; odd < group_.size(); ++odd) {
     const bool differs = group_.position() == odd && group_.size() > 1;
-    EXPECT_EQ(group_.agree(differs ? 7 : 42), group_.size() == 1) << "member " << odd;
+    EXPECT_EQ(agreement_.agree(differs ? 7 : 42), group_.size() == 1) << "member " << odd;
   }
-  EXPECT_EQ(group_.agree(static_cast<std::uint64_t>(group_.position())), group_.size() == 1);
-  EXPECT_TRUE(group_.agree(0));
+  EXPECT_EQ(agreement_.agree(static_cast<std::uint64_t>(group_.position())), group_.size() == 1);
+  EXPECT_TRUE(agreement_.agree(0));
 }
 
 TEST_F(MpiGroup, WhatMembersBringGoesAlongIfAllAgree) {
@@ -204,10 +211,10 @@ TEST_F(MpiGroup, WhatMembersBringGoesAlongIfAllAgree) {
     return static_cast<std::uint8_t>(member * std::int64_t{31} + i);
   };
   for (const std::int64_t each : {1, 63, 64, 500, 1000, 4000, 70'000, 131'072}) {
-    for (int only = HostGroup::Brought::kAll; only < size; ++only) {
-      const bool all = only == HostGroup::Brought::kAll;
+    for (int only = GroupAgreement::Brought::kAll; only < size; ++only) {
+      const bool all = only == GroupAgreement::Brought::kAll;
       const std::int64_t length = all ? size * each : each;
-      if (!group_.carries(each, length)) continue;
+      if (!agreement_.carries(each, length)) continue;
       SCOPED_TRACE(std::to_string(each) + " bytes of " + std::to_string(only));
       Bytes own(static_cast<std::size_t>(each));
       for (std::int64_t i = 0; i < each; ++i) {
@@ -223,7 +230,7 @@ TEST_F(MpiGroup, WhatMembersBringGoesAlongIfAllAgree) {
         }
       };
       const auto agree = [&](std::uint64_t hash) {
-        return group_.agree(hash, {own, each, only}, out, std::cref(merge));
+        return agreement_.agree(hash, {own, each, only}, out, std::cref(merge));
       };
       const bool odd = group_.position() == size - 1 && size > 1;
       EXPECT_EQ(agree(odd ? 2 : 1), size == 1);
@@ -244,24 +251,25 @@ TEST_F(MpiGroup, MembersMayDifferInWhatTheyBring) {
   if (size == 1) GTEST_SKIP() << "needs two ranks";
   for (int odd = 0; odd < size; ++odd) {
     for (const std::int64_t each : {8, 1000, 100'000}) {
-      if (!group_.carries(each, each)) continue;
+      if (!agreement_.carries(each, each)) continue;
       const bool brings = group_.position() == odd;
       const Bytes own(static_cast<std::size_t>(each));
       Bytes out(own.size());
-      EXPECT_FALSE(brings ? group_.agree(1, {own, each}, out, [](auto) {}) : group_.agree(2));
-      EXPECT_TRUE(group_.agree(3));
+      EXPECT_FALSE(brings ? agreement_.agree(1, {own, each}, out, [](auto) {})
+                          : agreement_.agree(2));
+      EXPECT_TRUE(agreement_.agree(3));
     }
   }
 }
 
 TEST_F(MpiGroup, AgreementTakesMessagesByTheLogarithmOfTheMembers) {
   const std::int64_t before = channel_.bytes_sent();
-  EXPECT_TRUE(group_.agree(1));
+  EXPECT_TRUE(agreement_.agree(1));
   const int size = group_.size();
   const auto steps = static_cast<int>(std::bit_width(static_cast<unsigned>(size - 1)));
   const int centred = group_.position() == 0 ? size - 1 : 1;
   const int messages = size > 2 && size <= 8 ? centred : steps;
-  EXPECT_EQ(channel_.bytes_sent() - before, HostGroup::kCacheLine * messages);
+  EXPECT_EQ(channel_.bytes_sent() - before, GroupAgreement::kHeaderBytes * messages);
 }
 
 /** Groups whose order is not that of the ranks. */
@@ -284,7 +292,7 @@ TEST_F(BackwardsGroup, AddsInTheOrderOfItsMembers) {
       }
       if (member == group_.position()) data = values;
     }
-    group_.all_reduce(data.data(), count, DType::f32, {});
+    all_reduce_.run(data.data(), count, DType::f32, {});
     ASSERT_EQ(data, expected) << "count " << count;
   }
 }
@@ -303,7 +311,7 @@ TEST_F(MpiGroup, ShardsRoundOnceAndAlikeEverywhere) {
     }
     expected[i] = to_bfloat16(sum);
   }
-  group_.all_reduce(data.data(), count, DType::bf16, {});
+  all_reduce_.run(data.data(), count, DType::bf16, {});
   EXPECT_TRUE(data == expected);
 }
 
@@ -352,7 +360,7 @@ TEST_F(MpiGroup, KindsOfTrafficAndContextsDoNotMix) {
     std::jthread c([&] { stream(second, Wire::Traffic::collective, 3000); });
     stream(channel_, Wire::Traffic::collective, 0);
   }
-  EXPECT_TRUE(group_.agree(1));
+  EXPECT_TRUE(agreement_.agree(1));
 }
 
 TEST_F(MpiGroup, AForkedChildLeavesMpiAlone) {
@@ -367,7 +375,7 @@ TEST_F(MpiGroup, AForkedChildLeavesMpiAlone) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), kNotFinalised);
-  EXPECT_TRUE(group_.agree(1));
+  EXPECT_TRUE(agreement_.agree(1));
 }
 
 TEST(MpiChannel, RefusesAContextThatMpiHasNoTagsFor) {

@@ -13,7 +13,10 @@
 #include <string>
 #include <thread>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/group.hpp"
+#include "comm/hosts/group/movements.hpp"
 #include "comm/mpi/channel.hpp"
 #include "tutti/error.hpp"
 
@@ -138,20 +141,21 @@ class MpiLoss : public ::testing::Test {
 };
 
 TEST_F(MpiLoss, StoppedDuringAgreements) {
-  stop_last_during([](Channel& channel) { HostGroup(channel, everybody()).agree(1); });
+  stop_last_during(
+      [](Channel& channel) { GroupAgreement(HostGroup(channel, everybody())).agree(1); });
 }
 
 TEST_F(MpiLoss, StoppedDuringShortReductions) {
   stop_last_during([](Channel& channel) {
     static std::vector<float> data(10);
-    HostGroup(channel, everybody()).all_reduce(data.data(), std::ssize(data), DType::f32, {});
+    AllReduce(HostGroup(channel, everybody())).run(data.data(), std::ssize(data), DType::f32, {});
   });
 }
 
 TEST_F(MpiLoss, StoppedDuringLongReductions) {
   stop_last_during([](Channel& channel) {
     static std::vector<float> data(3'000'000);  // the barriers let MPI go on with it
-    HostGroup(channel, everybody()).all_reduce(data.data(), std::ssize(data), DType::f32, {});
+    AllReduce(HostGroup(channel, everybody())).run(data.data(), std::ssize(data), DType::f32, {});
   });
 }
 
@@ -160,7 +164,7 @@ TEST_F(MpiLoss, StoppedDuringGathers) {
     static std::vector<std::byte> out(1'000'000 * static_cast<std::size_t>(size()));
     const auto own =
         std::span(out).subspan(1'000'000 * static_cast<std::size_t>(rank()), 1'000'000);
-    HostGroup(channel, everybody()).all_gather(own, out);
+    all_gather(HostGroup(channel, everybody()), own, out);
   });
 }
 
@@ -326,10 +330,11 @@ TEST_F(MpiLoss, TwoSilentRanksAreBothNamed) {
 TEST_F(MpiLoss, WhoComesDuringTheInquiryIsNotLost) {
   Channel channel(Session::over(MPI_COMM_WORLD, 20s), everybody(), 0, kTimeout);
   MPI_Barrier(MPI_COMM_WORLD);
-  HostGroup group(channel, everybody());
+  const HostGroup group(channel, everybody());
+  GroupAgreement agreement(group);
   if (rank() == last()) std::this_thread::sleep_for(kTimeout + 500ms);
-  EXPECT_TRUE(group.agree(1));
-  EXPECT_TRUE(group.agree(2));
+  EXPECT_TRUE(agreement.agree(1));
+  EXPECT_TRUE(agreement.agree(2));
 }
 
 TEST_F(MpiLoss, WhoGivesUpTellsTheOthersAtOnce) {
@@ -379,9 +384,10 @@ TEST_F(MpiLoss, WhatTheIdleFunctionThrowsEndsTheWait) {
   EXPECT_EQ(calls, 5);
   // The receive was cancelled: a late message finds nobody's memory.
   Channel other(session, everybody(), 1, 20s);
-  EXPECT_TRUE(HostGroup(other, everybody()).agree(1)) << "channels of a session fail on their own";
+  EXPECT_TRUE(GroupAgreement(HostGroup(other, everybody())).agree(1))
+      << "channels of a session fail on their own";
   send_to(channel, (rank() + size() - 1) % size());
-  EXPECT_TRUE(HostGroup(other, everybody()).agree(2));
+  EXPECT_TRUE(GroupAgreement(HostGroup(other, everybody())).agree(2));
 }
 
 }  // namespace

@@ -20,7 +20,8 @@
 #include <vector>
 
 #include "comm/batch.hpp"
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/group.hpp"
 #include "comm/mpi/channel.hpp"
 #include "comm/mpi/host_lines.hpp"
 #include "comm/mpi/lifecycle.hpp"
@@ -76,7 +77,7 @@ std::vector<int> ranks_of(const Session& session) {
 
 bool works(const std::shared_ptr<Session>& session) {
   Channel channel(session, ranks_of(*session), 0, 20s);
-  return HostGroup(channel, ranks_of(*session)).agree(1);
+  return GroupAgreement(HostGroup(channel, ranks_of(*session))).agree(1);
 }
 
 /** The user of MPI. One session and one channel are destroyed after its MPI_Finalize. */
@@ -282,7 +283,8 @@ TEST(HostLines, ThatAreNotKeptAreKeptByNobody) {
   const auto session = Session::over(MPI_COMM_WORLD, 20s);
   if (session->size() < 2) GTEST_SKIP() << "needs two ranks";
   Channel channel(session, ranks_of(*session), 0, 20s);
-  HostGroup all(channel, ranks_of(*session));
+  const HostGroup group(channel, ranks_of(*session));
+  GroupAgreement all(group);
   const Layout layout(std::vector<int>(static_cast<std::size_t>(session->size()), 0));
   if (channel.rank() != 0) {
     const mpi::HostConnections connections = mpi::borrow_lines(channel, layout);

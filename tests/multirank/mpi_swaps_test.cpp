@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/group.hpp"
 #include "comm/mpi/channel.hpp"
 #include "multirank/host_each.hpp"
 
@@ -45,13 +46,14 @@ Bytes merged_of(std::int64_t bytes) {
 class MpiSwaps : public HostEach {
  protected:
   /** Calls `work` where they are connected, and where MPI carries what they swap. */
-  static void over_both(const std::function<void(Channel&, HostGroup&)>& work) {
+  static void over_both(const std::function<void(Channel&, GroupAgreement&)>& work) {
     for (const char* const carrier : {"tcp", "mpi"}) {
       SCOPED_TRACE(carrier);
       auto channel = channel_over(carrier);
       if (channel->rank() < 2) {
-        HostGroup group(*channel, {0, 1});
-        work(*channel, group);
+        const HostGroup group(*channel, {0, 1});
+        GroupAgreement agreement(group);
+        work(*channel, agreement);
       }
       meet();
       Channel::leave(std::move(channel));
@@ -59,13 +61,13 @@ class MpiSwaps : public HostEach {
   }
 
   /** Whether they agree; in place. */
-  static bool swap(HostGroup& group, std::uint64_t hash, Bytes& data) {
+  static bool swap(GroupAgreement& agreement, std::uint64_t hash, Bytes& data) {
     const auto merge = [&](std::span<const void* const> parts) {
       const auto* const first = static_cast<const std::byte*>(parts[0]);
       const auto* const second = static_cast<const std::byte*>(parts[1]);
       for (std::size_t i = 0; i < data.size(); ++i) data[i] = merged(first[i], second[i]);
     };
-    return group.agree(hash, {data, std::ssize(data)}, data, std::cref(merge));
+    return agreement.agree(hash, {data, std::ssize(data)}, data, std::cref(merge));
   }
 };
 
@@ -75,35 +77,35 @@ TEST_F(MpiSwaps, BringOfEveryLengthWhatItTakesInAsFewMessages) {
     std::int64_t by_tcp;  ///< messages
     std::int64_t by_mpi;
   };
-  over_both([](Channel& channel, HostGroup& group) {
+  over_both([](Channel& channel, GroupAgreement& agreement) {
     for (const Case& one : {Case{0, 1, 1}, Case{1, 1, 1}, Case{3836, 1, 1}, Case{3837, 2, 1},
                             Case{100'000, 2, 2}, Case{131'072, 2, 3}}) {
       SCOPED_TRACE(one.bytes);
-      ASSERT_TRUE(group.carries(one.bytes, one.bytes));
+      ASSERT_TRUE(agreement.carries(one.bytes, one.bytes));
       const std::int64_t messages = messages_of(channel);
       const std::int64_t bytes = channel.bytes_sent();
       Bytes data = brought_by(channel.rank(), one.bytes);
-      EXPECT_TRUE(swap(group, 1, data));
+      EXPECT_TRUE(swap(agreement, 1, data));
       EXPECT_EQ(data, merged_of(one.bytes));
       EXPECT_EQ(messages_of(channel) - messages, channel.has_streams() ? one.by_tcp : one.by_mpi);
-      EXPECT_EQ(channel.bytes_sent() - bytes, one.bytes + HostGroup::kCacheLine);
+      EXPECT_EQ(channel.bytes_sent() - bytes, one.bytes + GroupAgreement::kHeaderBytes);
     }
   });
 }
 
 TEST_F(MpiSwaps, WriteNothingIfTheMembersDiffer) {
   constexpr std::int64_t kLength = 100'000;
-  over_both([](Channel& channel, HostGroup& group) {
+  over_both([](Channel& channel, GroupAgreement& agreement) {
     for (const std::int64_t other : {0, 3836, 3837, 131'072}) {
       for (const int odd : {0, 1}) {
         SCOPED_TRACE(std::to_string(other) + " bytes of member " + std::to_string(odd));
         const bool is_odd = channel.rank() == odd;
         const Bytes own = brought_by(channel.rank(), is_odd ? other : kLength);
         Bytes data = own;
-        EXPECT_FALSE(swap(group, is_odd ? 2 : 1, data));
+        EXPECT_FALSE(swap(agreement, is_odd ? 2 : 1, data));
         EXPECT_EQ(data, own);
         data = brought_by(channel.rank(), kLength);
-        EXPECT_TRUE(swap(group, 3, data));
+        EXPECT_TRUE(swap(agreement, 3, data));
         EXPECT_EQ(data, merged_of(kLength));
       }
     }

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "comm/batch.hpp"
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/broadcast.hpp"
+#include "comm/hosts/group/group.hpp"
 #include "comm/mpi/channel.hpp"
 #include "multirank/host_each.hpp"
 
@@ -44,14 +46,15 @@ class MpiWindows : public HostEach {
     constexpr std::int64_t kCount = 5 * Wire::kLongPiece / sizeof(float) + 1003;
     auto channel = channel_over(carrier);
     EXPECT_EQ(channel->has_streams(), std::string_view(carrier) == "tcp");
-    HostGroup group(*channel, everybody(), true);
-    EXPECT_GT(group.first_segment(kCount, DType::f32) * std::int64_t{sizeof(float)},
+    const HostGroup group(*channel, everybody());
+    const AllReduce all_reduce(group, true);
+    EXPECT_GT(all_reduce.first_segment(kCount, DType::f32) * std::int64_t{sizeof(float)},
               group.size() * Wire::kPiece);
     std::vector<float> data(kCount);
     for (std::size_t i = 0; i < data.size(); ++i) {
       data[i] = static_cast<float>((i * 7 + i / 251) % 1021) + static_cast<float>(channel->rank());
     }
-    group.all_reduce(data.data(), kCount, DType::f32, {});
+    all_reduce.run(data.data(), kCount, DType::f32, {});
     const std::int64_t messages = messages_of(*channel);
     const std::int64_t bytes = channel->bytes_sent();
     meet();
@@ -91,10 +94,9 @@ TEST_F(MpiWindows, ALongBroadcastIsOneMessageToTheNextHost) {
       auto channel = channel_over(carrier);
       const bool by_tcp = channel->has_streams();
       EXPECT_EQ(channel->passes_on(everybody()), by_tcp);
-      HostGroup group(*channel, everybody(), true);
       const bool is_root = channel->rank() == root;
       Bytes data(kLength, is_root ? std::byte{7} : std::byte{0});
-      group.broadcast(data.data(), std::ssize(data), root);
+      broadcast_from(HostGroup(*channel, everybody()), root, data.data(), std::ssize(data));
       EXPECT_EQ(data, Bytes(kLength, std::byte{7}));
       const bool is_last = (channel->rank() + 1) % ranks == root;
       if (by_tcp) {

@@ -64,13 +64,14 @@ HostGroup::Merge adding_to(std::vector<std::int64_t>& sums) {
   };
 }
 
-bool agree_on_sums(HostGroup& group, std::uint64_t hash, std::uint64_t call, std::int64_t count) {
+bool agree_on_sums(const HostGroup& group, GroupAgreement& agreement, std::uint64_t hash,
+                   std::uint64_t call, std::int64_t count) {
   constexpr std::int64_t kWidth = size_of(DType::i64);
-  while (!group.carries(count * kWidth, count * kWidth)) count /= 2;
+  while (!agreement.carries(count * kWidth, count * kWidth)) count /= 2;
   const std::vector<std::int64_t> own = numbers_of(call, group.position(), count);
   std::vector<std::int64_t> data = own;
   const auto bytes = std::as_writable_bytes(std::span(data));
-  const bool agreed = group.agree(hash, {bytes, std::ssize(bytes)}, bytes, adding_to(data));
+  const bool agreed = agreement.agree(hash, {bytes, std::ssize(bytes)}, bytes, adding_to(data));
   if (data == (agreed ? sums_of(call, group.size(), count) : own)) return agreed;
   throw std::logic_error("wrong sums of what members bring to agree");
 }

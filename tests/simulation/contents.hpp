@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/group.hpp"
 #include "comm/signature.hpp"
 #include "simulation/trial.hpp"
 
@@ -30,6 +31,7 @@ HostGroup::Merge adding_to(std::vector<std::int64_t>& sums);
 /** Whether all agree on `hash`. Members bring `count` numbers each to their `call`th collective, or
  * as many as go along, and have the sums in their place then; all that they brought if they do not
  * agree. Throws std::logic_error if it is anything else. */
-bool agree_on_sums(HostGroup& group, std::uint64_t hash, std::uint64_t call, std::int64_t count);
+bool agree_on_sums(const HostGroup& group, GroupAgreement& agreement, std::uint64_t hash,
+                   std::uint64_t call, std::int64_t count);
 
 }  // namespace tutti::test::simulated

@@ -8,7 +8,10 @@
 #include <numeric>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/group.hpp"
+#include "comm/hosts/group/reduce.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
 #include "tutti/error.hpp"
@@ -27,16 +30,17 @@ constexpr std::chrono::hours kEver{1};
 HostGroup group_of_all(Wire& wire) {
   std::vector<int> members(static_cast<std::size_t>(wire.size()));
   std::iota(members.begin(), members.end(), 0);
-  return {wire, members, true};
+  return {wire, members};
 }
 
 /** An all_reduce that the members agree on meanwhile. */
-void all_reduce(HostGroup& group) {
+void all_reduce(const HostGroup& group, GroupAgreement& agreement) {
   constexpr std::int64_t kCount = 16 << 10;
   std::vector<float> data(kCount);
-  const auto agree = [&] { EXPECT_TRUE(group.agree(1)); };
-  group.all_reduce(data.data(), kCount, DType::f32, combine_of(Reduce::sum, group.size()),
-                   {.agree = agree});
+  const auto agree = [&](Ahead* ahead) { EXPECT_TRUE(agreement.agree(1, ahead)); };
+  AllReduce(group, true)
+      .run(data.data(), kCount, DType::f32, combine_of(Reduce::sum, group.size()),
+           {.agree = agree});
 }
 
 /** Not for whom there was the longest wait of its own. */
@@ -46,12 +50,13 @@ TEST(FewHosts, KnowWhoCameLast) {
     SimulatedWire wire(process, 1, kDeadline);
     try {
       wire.connect();
-      HostGroup group = group_of_all(wire);
+      const HostGroup group = group_of_all(wire);
+      GroupAgreement agreement(group);
       if (process.rank() == 3) process.compute(milliseconds(10));
       if (process.rank() == 1) process.compute(milliseconds(15));
-      all_reduce(group);
+      all_reduce(group, agreement);
       if (process.rank() != 1) {
-        EXPECT_EQ(group.last(), 1) << "says rank " << process.rank();
+        EXPECT_EQ(agreement.last(), 1) << "says rank " << process.rank();
       }
     } catch (const std::exception& error) {
       ADD_FAILURE() << "rank " << process.rank() << ": " << error.what();
@@ -76,9 +81,10 @@ TEST(FewHosts, NameAllWhoAreStoppedAtOnce) {
       SimulatedWire wire(process, 1, kDeadline);
       try {
         wire.connect();
-        HostGroup group = group_of_all(wire);
+        const HostGroup group = group_of_all(wire);
+        GroupAgreement agreement(group);
         process.compute(kDeadline / 5);
-        all_reduce(group);
+        all_reduce(group, agreement);
         ADD_FAILURE() << "rank " << process.rank() << " misses nobody";
       } catch (const PeerLost& error) {
         if (std::find(stopped.begin(), stopped.end(), process.rank()) == stopped.end()) {
@@ -112,16 +118,16 @@ void expect_sums(const std::vector<float>& sums) {
   }
 }
 
-/** Runs `body` on two hosts, `alone` on them or not. */
+/** Runs `body` on two hosts. */
 template <class Body>
-void on_two_hosts(bool alone, const Body& body) {
+void on_two_hosts(const Body& body) {
   Cluster cluster(2, 1, {}, 1);
   int ended = 0;
   cluster.start([&](Process& process) {
     SimulatedWire wire(process, 1, kDeadline);
     try {
       wire.connect();
-      HostGroup group(wire, {0, 1}, alone);
+      const HostGroup group(wire, {0, 1});
       body(group);
       ++ended;
     } catch (const std::exception& error) {
@@ -137,14 +143,15 @@ void on_two_hosts(bool alone, const Body& body) {
 TEST(FewHosts, TwoAddWhatLiesElsewhere) {
   constexpr std::int64_t kCount = (std::int64_t{3} << 20U) / 4 + 7;
   for (const bool alone : {false, true}) {
-    on_two_hosts(alone, [&](HostGroup& group) {
-      const std::int64_t segment = group.first_segment(kCount, DType::f32);
+    on_two_hosts([&](const HostGroup& group) {
+      const AllReduce all_reduce(group, alone);
+      const std::int64_t segment = all_reduce.first_segment(kCount, DType::f32);
       ASSERT_LT(segment, kCount);
       const std::vector<float> first = values_of(group.position(), segment, 0, segment);
       const std::vector<float> others = values_of(group.position(), kCount, segment, kCount);
       std::vector<float> data(static_cast<std::size_t>(kCount));
-      group.all_reduce(data.data(), kCount, DType::f32, combine_of(Reduce::sum, 2),
-                       {.first = first.data(), .others = others.data()});
+      all_reduce.run(data.data(), kCount, DType::f32, combine_of(Reduce::sum, 2),
+                     {.first = first.data(), .others = others.data()});
       expect_sums(data);
     });
   }
@@ -162,14 +169,14 @@ std::chrono::duration<double> time_to_reduce(int hosts, int root, std::int64_t c
   cluster.start([&](Process& process) {
     SimulatedWire wire(process, 1, kDeadline);
     wire.connect();
-    HostGroup group = group_of_all(wire);
+    const HostGroup group = group_of_all(wire);
     const std::vector<float> own = values_of(process.rank(), count, 0, count);
     const bool in_place = root == 1;
     std::vector<float> sums = in_place ? own : std::vector<float>(own.size());
-    EXPECT_TRUE(group.agree(1));
+    EXPECT_TRUE(GroupAgreement(group).agree(1));
     const auto begin = scheduler.now();
-    group.reduce(sums.data(), count, DType::f32, combine_of(Reduce::sum, hosts), root,
-                 in_place ? nullptr : own.data());
+    reduce_to(group, root, sums.data(), count, DType::f32, combine_of(Reduce::sum, hosts),
+              in_place ? nullptr : own.data());
     if (process.rank() == root) {
       took = scheduler.now() - begin;
       float factor = 0;

@@ -7,7 +7,9 @@
 #include <numeric>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/group.hpp"
+#include "comm/hosts/group/shards.hpp"
 #include "comm/simulation/heap.hpp"
 #include "comm/simulation/wire.hpp"
 
@@ -30,10 +32,11 @@ std::int64_t heap_of_each(int hosts) {
     SimulatedWire wire(process, 1, std::chrono::seconds(5));
     try {
       wire.connect();
-      HostGroup group(wire, members);
-      group.agree(1);
+      const HostGroup group(wire, members);
+      GroupAgreement agreement(group);
+      agreement.agree(1);
       if (++met == hosts) taken = simulation::heap_in_use() - before;
-      group.agree(2);  // nobody leaves before
+      agreement.agree(2);  // nobody leaves before
     } catch (const std::exception& error) {
       ADD_FAILURE() << "host " << process.rank() << " of " << hosts << ": " << error.what();
     }
@@ -49,7 +52,7 @@ TEST(HostMemory, GrowsNoFasterThanTheHostsAndSoIsLessThan64MiBWith4096) {
   const std::int64_t with_256 = heap_of_each(256);
   if (with_64 == 0) GTEST_SKIP() << "an allocator of the sanitizer's, which does not say";
   EXPECT_LT(with_256, 4 * with_64);  // no faster than their number, and if as fast:
-  EXPECT_LT(with_256 * (4096 / 256) + HostGroup::kMostScratch, std::int64_t{64} << 20) << with_256;
+  EXPECT_LT(with_256 * (4096 / 256) + kMostScratch, std::int64_t{64} << 20) << with_256;
 }
 
 /** Whether so many hosts bring `bytes` each to an agreement. */
@@ -58,7 +61,7 @@ bool carries(int hosts, std::int64_t bytes) {
   std::vector<int> members(static_cast<std::size_t>(hosts));
   std::iota(members.begin(), members.end(), 0);
   SimulatedWire wire(cluster.process(0), 1, std::chrono::seconds(5));
-  return HostGroup(wire, members).carries(bytes, bytes);
+  return GroupAgreement(HostGroup(wire, members)).carries(bytes, bytes);
 }
 
 TEST(HostMemory, TakesAtMostOneMiBForWhatAllHostsBring) {

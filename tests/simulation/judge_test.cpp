@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
-#include "comm/hosts/notes.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/notes.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
 #include "simulation/judge.hpp"
@@ -181,15 +181,15 @@ TEST(Steps, SeeThatASumIsWrong) {
   cluster.start([&](Process& process) {
     SimulatedWire wire(process, 1, kTimeout);
     wire.connect();
-    HostGroup group(wire, {0, 1}, true);
+    Team all(wire, {0, 1}, true);
     Notes notes(wire);
     try {
       if (process.rank() == 0) {
-        Caller caller{group, notes};
+        Caller caller{all, notes};
         run_step(caller, step, 0, Manner::plain);
       } else {
         std::vector<float> wrong(static_cast<std::size_t>(step.count), 0.5F);
-        group.all_reduce(wrong.data(), step.count, step.dtype, combine_of(step.reduce, 2));
+        all.all_reduce.run(wrong.data(), step.count, step.dtype, combine_of(step.reduce, 2));
       }
     } catch (const std::logic_error& error) {
       text = error.what();
@@ -212,11 +212,11 @@ TEST(Steps, SeeThatASumInLanesIsWrong) {
     SimulatedWire wire(process, 1, kTimeout);
     wire.connect();
     const int rank = wire.rank();
-    HostGroup group(wire, {0, 1, 2, 3});
-    HostGroup inside(wire, {rank / 2 * 2, rank / 2 * 2 + 1});
-    HostGroup lane(wire, {rank % 2, rank % 2 + 2}, false, {rank % 2, 2});
+    Team all(wire, {0, 1, 2, 3});
+    Team inside(wire, {rank / 2 * 2, rank / 2 * 2 + 1});
+    Team lane(wire, {rank % 2, rank % 2 + 2}, false, {rank % 2, 2});
     Notes notes(wire);
-    Caller caller{group, notes, &lane, &inside};
+    Caller caller{all, notes, &lane, &inside};
     Step own = step;
     if (rank == 3) own.reduce = Reduce::product;
     try {

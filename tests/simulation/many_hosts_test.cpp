@@ -15,7 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/broadcast.hpp"
+#include "comm/hosts/group/group.hpp"
+#include "comm/hosts/group/reduce.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
 #include "simulation/exact_case.hpp"
@@ -29,11 +33,11 @@ using simulation::NetworkModel;
 using simulation::Process;
 using simulation::SimulatedWire;
 using Bytes = std::vector<std::byte>;
-using Body = std::function<void(HostGroup&)>;
-using WireBody = std::function<void(HostGroup&, const Wire&)>;
+using Body = std::function<void(const HostGroup&)>;
+using WireBody = std::function<void(const HostGroup&, const Wire&)>;
 
 /** Runs `body` on simulated hosts, all of which have to come to its end. */
-void on_wires(int hosts, bool alone, const WireBody& body,
+void on_wires(int hosts, const WireBody& body,
               NetworkModel::Duration latency = std::chrono::microseconds(10),
               NetworkModel::Duration late = {}) {  // the first host
   constexpr std::chrono::milliseconds kTimeout{5000};
@@ -49,7 +53,7 @@ void on_wires(int hosts, bool alone, const WireBody& body,
     SimulatedWire wire(process, 1, kTimeout);
     try {
       wire.connect();
-      HostGroup group(wire, members, alone);
+      const HostGroup group(wire, members);
       if (late.count() > 0 && process.rank() == 0) process.compute(late);
       body(group, wire);
       ++ended;
@@ -63,15 +67,15 @@ void on_wires(int hosts, bool alone, const WireBody& body,
 }
 
 void on_hosts(int hosts, const Body& body) {
-  on_wires(hosts, false, [&](HostGroup& group, const Wire&) { body(group); });
+  on_wires(hosts, [&](const HostGroup& group, const Wire&) { body(group); });
 }
 
 void expect_all_reduced(int hosts, const ExactCase& what) {
   SCOPED_TRACE(std::to_string(hosts) + " hosts, " + what.text());
   const std::vector<double> results = what.results(hosts);
-  on_hosts(hosts, [&](HostGroup& group) {
+  on_hosts(hosts, [&](const HostGroup& group) {
     Bytes data = what.of(group.position());
-    group.all_reduce(data.data(), what.count, what.dtype, combine_of(what.reduce, hosts));
+    AllReduce(group).run(data.data(), what.count, what.dtype, combine_of(what.reduce, hosts));
     ASSERT_TRUE(what.holds_in(data, results)) << "host " << group.position();
   });
 }
@@ -113,22 +117,23 @@ TEST(FewHosts, AllReduceInLongWindows) {
         const std::vector<double> results = what.results(hosts);
         int agreed = 0;
         int have_sent = 0;
-        const auto reduce = [&](HostGroup& group, const Wire& wire) {
+        const auto reduce = [&](const HostGroup& group, const Wire& wire) {
           Bytes data = what.of(group.position());
           const std::int64_t before = wire.bytes_sent();
-          const auto agree = [&] {
+          GroupAgreement agreement(group);
+          const auto agree = [&](Ahead* ahead) {
             ++agreed;
             if (wire.bytes_sent() > before) ++have_sent;
-            EXPECT_TRUE(group.agree(1));
+            EXPECT_TRUE(agreement.agree(1, ahead));
           };
-          group.all_reduce(data.data(), count, what.dtype, combine_of(what.reduce, hosts),
-                           {.agree = agree});
+          AllReduce(group, alone)
+              .run(data.data(), count, what.dtype, combine_of(what.reduce, hosts),
+                   {.agree = agree});
           ASSERT_TRUE(what.holds_in(data, results)) << "host " << group.position();
         };
         for (const int late : {0, 1}) {
           agreed = have_sent = 0;
-          on_wires(hosts, alone, reduce, std::chrono::microseconds(10),
-                   std::chrono::milliseconds(late));
+          on_wires(hosts, reduce, std::chrono::microseconds(10), std::chrono::milliseconds(late));
           EXPECT_EQ(agreed, hosts);
           const bool is_long = count > (alone ? one_each : 2 * one_each);
           EXPECT_EQ(have_sent, hosts > 2 || is_long ? 0 : hosts);
@@ -145,15 +150,16 @@ TEST(FewHosts, AllReduceInTwoSteps) {
   const ExactCase what{DType::f32, Reduce::sum, kCount};
   Wire::Clock::time_point begun;
   Wire::Clock::time_point ended;
-  const auto reduce = [&](HostGroup& group, const Wire& wire) {
+  const auto reduce = [&](const HostGroup& group, const Wire& wire) {
     Bytes data = what.of(group.position());
     begun = std::max(begun, wire.now());
-    const auto agree = [&] { EXPECT_TRUE(group.agree(1)); };
-    group.all_reduce(data.data(), kCount, what.dtype, combine_of(what.reduce, kHosts),
-                     {.agree = agree});
+    GroupAgreement agreement(group);
+    const auto agree = [&](Ahead* ahead) { EXPECT_TRUE(agreement.agree(1, ahead)); };
+    AllReduce(group, true)
+        .run(data.data(), kCount, what.dtype, combine_of(what.reduce, kHosts), {.agree = agree});
     ended = std::max(ended, wire.now());
   };
-  on_wires(kHosts, true, reduce, std::chrono::milliseconds(1));
+  on_wires(kHosts, reduce, std::chrono::milliseconds(1));
   EXPECT_LT(ended - begun, std::chrono::microseconds(2500));
 }
 
@@ -165,9 +171,10 @@ TEST(ManyHosts, ReduceToAnyRoot) {
         SCOPED_TRACE(std::to_string(hosts) + " hosts, root " + std::to_string(root) + ", " +
                      what.text());
         const std::vector<double> results = what.results(hosts);
-        on_hosts(hosts, [&](HostGroup& group) {
+        on_hosts(hosts, [&](const HostGroup& group) {
           Bytes data = what.of(group.position());
-          group.reduce(data.data(), what.count, what.dtype, combine_of(what.reduce, hosts), root);
+          reduce_to(group, root, data.data(), what.count, what.dtype,
+                    combine_of(what.reduce, hosts));
           if (group.position() != root) return;
           ASSERT_TRUE(what.holds_in(data, results));
         });
@@ -185,10 +192,10 @@ TEST(ManyHosts, BroadcastFromAnyRoot) {
                      std::to_string(bytes) + " bytes");
         Bytes expected(static_cast<std::size_t>(bytes));
         for (std::int64_t i = 0; i < bytes; ++i) expected[static_cast<std::size_t>(i)] = byte(i);
-        on_hosts(hosts, [&](HostGroup& group) {
+        on_hosts(hosts, [&](const HostGroup& group) {
           Bytes data(expected.size());
           if (group.position() == root) data = expected;
-          group.broadcast(data.data(), bytes, root);
+          broadcast_from(group, root, data.data(), bytes);
           ASSERT_TRUE(data == expected) << "host " << group.position();
         });
       }
@@ -228,13 +235,13 @@ void expect_order(std::span<const int> begins, bool in_order) {
   const int hosts = begins.back();
   std::vector<float> expected;
   for (std::int64_t i = 0; i < kRough; ++i) expected.push_back(sum_of_groups(begins, i));
-  on_hosts(hosts, [&](HostGroup& group) {
+  on_hosts(hosts, [&](const HostGroup& group) {
     std::vector<float> data = rough_values(group.position(), kRough);
     const cpu::Combine combine = combine_of(Reduce::sum, hosts);
     if (in_order) {
-      group.all_reduce_in_order(data.data(), kRough, DType::f32, combine);
+      AllReduce(group).run_in_order(data.data(), kRough, DType::f32, combine);
     } else {
-      group.all_reduce(data.data(), kRough, DType::f32, combine);
+      AllReduce(group).run(data.data(), kRough, DType::f32, combine);
     }
     ASSERT_EQ(data, expected) << "host " << group.position() << " of " << hosts;
   });
@@ -268,12 +275,12 @@ TEST(ManyHosts, Round16BitSumsOnce) {
     }
     expected.push_back(to_bfloat16(total));
   }
-  on_hosts(kHosts, [&](HostGroup& group) {
+  on_hosts(kHosts, [&](const HostGroup& group) {
     std::vector<BFloat16> data;
     for (std::int64_t i = 0; i < kRough; ++i) {
       data.push_back(to_bfloat16(rough(group.position(), i)));
     }
-    group.all_reduce(data.data(), kRough, DType::bf16, combine_of(Reduce::sum, kHosts));
+    AllReduce(group).run(data.data(), kRough, DType::bf16, combine_of(Reduce::sum, kHosts));
     for (std::size_t i = 0; i < data.size(); ++i) {
       ASSERT_EQ(data[i].bits, expected[i].bits) << "element " << i;
     }
@@ -285,9 +292,10 @@ TEST(ManyHosts, AverageLarge16BitNumbersOfWhichNoSumWouldFit) {
   constexpr int kHosts = 64;
   constexpr std::int64_t kRanks = 8;
   constexpr float kLarge = 60000;
-  on_hosts(kHosts, [&](HostGroup& group) {
+  on_hosts(kHosts, [&](const HostGroup& group) {
     std::vector<Half> data(kRough, to_half(kLarge));
-    group.all_reduce(data.data(), kRough, DType::f16, {ReduceKind::sum, kRanks, kHosts * kRanks});
+    AllReduce(group).run(data.data(), kRough, DType::f16,
+                         {ReduceKind::sum, kRanks, kHosts * kRanks});
     for (const Half value : data) ASSERT_EQ(to_float(value), kLarge);
   });
 }
@@ -298,17 +306,18 @@ void expect_segments_in_turn(int hosts) {
   constexpr std::int64_t kCount = (std::int64_t{18} << 20U) / 4 + 7;  // of more segments than fit
   const ExactCase what{DType::f32, Reduce::sum, kCount};
   const std::vector<double> results = what.results(hosts);
-  on_hosts(hosts, [&](HostGroup& group) {
+  on_hosts(hosts, [&](const HostGroup& group) {
+    const AllReduce all_reduce(group);
     if (group.position() > 1) {
       Bytes data = what.of(group.position());
-      return group.all_reduce(data.data(), kCount, what.dtype, combine_of(what.reduce, hosts));
+      return all_reduce.run(data.data(), kCount, what.dtype, combine_of(what.reduce, hosts));
     }
     using Calls = std::vector<std::pair<std::int64_t, std::int64_t>>;
     const Bytes own = what.of(group.position());
     Bytes data(own.size());
     const auto width = static_cast<std::size_t>(size_of(what.dtype));
     Calls calls;  // those after a segment are negative
-    const HostGroup::Around around{
+    const Around around{
         [&](std::int64_t begin, std::int64_t count) {
           calls.emplace_back(begin, count);
           std::copy_n(own.data() + static_cast<std::size_t>(begin) * width,
@@ -322,14 +331,14 @@ void expect_segments_in_turn(int hosts) {
           ASSERT_TRUE(holds(
               part, [&](std::int64_t i) { return results[static_cast<std::size_t>(begin + i)]; }));
         }};
-    group.all_reduce(data.data(), kCount, what.dtype, combine_of(what.reduce, hosts), around);
+    all_reduce.run(data.data(), kCount, what.dtype, combine_of(what.reduce, hosts), around);
     Calls beside;
-    group.accompany(
+    all_reduce.accompany(
         kCount, what.dtype,
         {[&](std::int64_t begin, std::int64_t count) { beside.emplace_back(begin, count); },
          [&](std::int64_t begin, std::int64_t count) { beside.emplace_back(-begin, -count); }});
     EXPECT_EQ(calls, beside);
-    EXPECT_EQ(calls.front().second, group.first_segment(kCount, what.dtype));
+    EXPECT_EQ(calls.front().second, all_reduce.first_segment(kCount, what.dtype));
     std::int64_t made_ready = 0;
     for (const auto& [begin, count] : calls) made_ready += std::max<std::int64_t>(count, 0);
     EXPECT_EQ(made_ready, kCount);

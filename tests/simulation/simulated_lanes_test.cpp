@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/group.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
 
@@ -33,20 +34,21 @@ void add_up(int hosts, int lanes, std::int64_t count) {
     const int lane = layout.local_rank_of(process.rank());
     try {
       wire.connect();
-      HostGroup group(wire, layout.lane_of(process.rank()), false, {lane, lanes});
+      const HostGroup group(wire, layout.lane_of(process.rank()));
+      const AllReduce all_reduce(group, false, {lane, lanes});
       std::vector<float> data(static_cast<std::size_t>(count));
       for (std::int64_t i = 0; i < count; ++i) {
         data[static_cast<std::size_t>(i)] = value_of(group.position(), i);
       }
       std::vector<char> is_own(data.size());
       const auto after = [&](std::int64_t begin, std::int64_t length) {
-        const std::int64_t most = group.share_of_lane(length, count, DType::f32);
+        const std::int64_t most = all_reduce.share_of_lane(length, count, DType::f32);
         const std::int64_t from = begin + std::min(length, lane * most);
         const std::int64_t to = std::min(begin + length, from + most);
         std::fill(is_own.begin() + from, is_own.begin() + to, 1);
       };
-      group.all_reduce(data.data(), count, DType::f32, combine_of(Reduce::sum, hosts),
-                       {.after = after});
+      all_reduce.run(data.data(), count, DType::f32, combine_of(Reduce::sum, hosts),
+                     {.after = after});
       for (std::int64_t i = 0; i < count; ++i) {
         const auto at = static_cast<std::size_t>(i);
         float sum = 0;

@@ -12,7 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/group.hpp"
 #include "comm/layout.hpp"
 #include "comm/simulation/wire.hpp"
 
@@ -68,7 +69,7 @@ struct Outcome {
   std::int64_t sent = 0;
 };
 
-void add_up(SimulatedWire& wire, HostGroup& group, int host, Outcome& outcome) {
+void add_up(SimulatedWire& wire, const HostGroup& group, int host, Outcome& outcome) {
   const int hosts = group.size();
   SparseLeader leader(wire, group, 1);
   const Vector own(host);
@@ -99,10 +100,10 @@ std::vector<Outcome> run(int hosts, const char* algorithm) {
     SimulatedWire wire(process, 1, std::chrono::seconds(5));
     try {
       wire.connect();
-      HostGroup group(wire, numbers(hosts));
+      const HostGroup group(wire, numbers(hosts));
       add_up(wire, group, process.rank(), outcomes[static_cast<std::size_t>(process.rank())]);
       ++done;
-      group.agree(1);  // nobody leaves before
+      GroupAgreement(group).agree(1);  // nobody leaves before
     } catch (const std::exception& error) {
       ADD_FAILURE() << "host " << process.rank() << " of " << hosts << ": " << error.what();
     }

@@ -10,6 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "comm/hosts/group/broadcast.hpp"
+#include "comm/hosts/group/movements.hpp"
+#include "comm/hosts/group/one_way.hpp"
+#include "comm/hosts/group/reduce.hpp"
 #include "device/cpu/reduction.hpp"
 #include "simulation/contents.hpp"
 #include "support/data.hpp"
@@ -32,9 +36,9 @@ struct Disagreement {};  ///< of members
 /** One collective of one rank. */
 struct Call {
   Caller& caller;
-  HostGroup& group;
   const Step& step;
   std::size_t number;
+  const HostGroup& group = caller.all.group;
 
   int size() const { return group.size(); }
   int own() const { return group.position(); }
@@ -67,22 +71,23 @@ struct Call {
     return true;
   }
 
-  bool agree(std::uint64_t hash) const {
-    const bool agreed = group.agree(hash);
+  bool agree(std::uint64_t hash, Ahead* ahead = nullptr) const {
+    const bool agreed = caller.all.agreement.agree(hash, ahead);
     require(agreed == (step.odd == kNobody), "agree");
     return agreed;
   }
   /** The odd one brings fewer numbers, or more. */
   void agree() const {
     const bool odd = own() == step.odd;
-    const bool agreed = agree_on_sums(group, odd ? 18 : 17, number, step.count * (odd ? 3 : 8));
+    const bool agreed = agree_on_sums(group, caller.all.agreement, odd ? 18 : 17, number,
+                                      step.count * (odd ? 3 : 8));
     require(agreed == (step.odd == kNobody), "agree");
   }
   /** Who asks for `hash`, while messages that go ahead are under way. */
-  HostGroup::Agree agreement(std::uint64_t hash) const {
-    return [this, hash] {
-      if (agree(hash)) return;
-      group.settle();
+  Agree agreement(std::uint64_t hash) const {
+    return [this, hash](Ahead* ahead) {
+      if (agree(hash, ahead)) return;
+      caller.all.agreement.settle(ahead);
       throw Disagreement();
     };
   }
@@ -90,7 +95,7 @@ struct Call {
     const std::int64_t block = step.count;
     Bytes out(static_cast<std::size_t>(block * size()));
     fill_block(out, own() * block, (own() + 1) * block, own(), 0);
-    group.all_gather({out.data() + own() * block, static_cast<std::size_t>(block)}, out);
+    tutti::all_gather(group, {out.data() + own() * block, static_cast<std::size_t>(block)}, out);
     for (int i = 0; i < size(); ++i) {
       require(is_block(out, i * block, (i + 1) * block, i, 0), "all_gather");
     }
@@ -101,8 +106,8 @@ struct Call {
     const bool is_odd = own() == step.odd;
     const std::byte* const block = data.data() + offsets[static_cast<std::size_t>(own())];
     try {
-      if (is_odd && step.count % 2 == 0) agreement(1)();
-      group.gather_ahead(data.data(), offsets, block, agreement(is_odd ? 1 : 2));
+      if (is_odd && step.count % 2 == 0) agreement(1)(nullptr);
+      gather_ahead(group, data.data(), offsets, block, agreement(is_odd ? 1 : 2));
     } catch (const Disagreement&) {
       require(data == before, "all_gather_v without agreement");
       return false;
@@ -114,8 +119,8 @@ struct Call {
     Bytes data(static_cast<std::size_t>(offsets.back()));
     const auto at = [&](int i) { return offsets[static_cast<std::size_t>(i)]; };
     fill_block(data, at(own()), at(own() + 1), own(), 1);
-    if (!group.gathers_ahead(offsets.back())) {
-      group.all_gather_v(data.data(), offsets);
+    if (!tutti::gathers_ahead(group, offsets.back())) {
+      tutti::all_gather_v(group, data.data(), offsets);
     } else if (!gathers_ahead(data, offsets)) {
       return;
     }
@@ -135,7 +140,7 @@ struct Call {
     for (std::size_t i = 0; i < leaving.size() - 1; ++i) {
       fill_block(in, leaving[i], leaving[i + 1], own(), static_cast<int>(i));
     }
-    group.all_to_all_v(in.data(), leaving, out.data(), arriving);
+    tutti::all_to_all_v(group, in.data(), leaving, out.data(), arriving);
     for (std::size_t i = 0; i < arriving.size() - 1; ++i) {
       require(is_block(out, arriving[i], arriving[i + 1], static_cast<int>(i), own()),
               "all_to_all_v");
@@ -144,7 +149,7 @@ struct Call {
   void broadcast() const {
     Bytes data(static_cast<std::size_t>(step.count));
     if (own() == step.root) fill_block(data, 0, step.count, step.root, 0);
-    group.broadcast(data.data(), step.count, step.root);
+    broadcast_from(group, step.root, data.data(), step.count);
     require(is_block(data, 0, step.count, step.root, 0), "broadcast");
   }
   /** Of a call that goes one way, or of one in which members compare. */
@@ -160,7 +165,7 @@ struct Call {
     caller.signature = signature;
     std::vector<int> givers;
     if (broadcasts && own() != signature.root) {
-      givers.push_back(group.giver(one_way_of(signature)));
+      givers.push_back(one_way_of(signature).giver());
     } else if (one_way && !broadcasts && own() == signature.root) {
       for (int other = 0; other < size(); ++other) {
         if (other != own()) givers.push_back(group.member(static_cast<std::size_t>(other)));
@@ -168,23 +173,24 @@ struct Call {
     }
     caller.notes.begin(signature, caller.before, givers);
   }
-  HostGroup::OneWay one_way_of(const Signature& signature) const {
-    using enum HostGroup::Direction;
-    return {signature.root, signature.count * size_of(signature.dtype), caller.in_a_row,
-            signature.operation == Operation::broadcast ? from_root : to_root};
+  OneWayCall one_way_of(const Signature& signature) const {
+    using enum OneWayCall::Direction;
+    return {group,
+            {signature.root, signature.count * size_of(signature.dtype), caller.in_a_row,
+             signature.operation == Operation::broadcast ? from_root : to_root}};
   }
   /** As transports do, which then tell each other what they ask for; other steps do not. */
   void compare(const Signature& signature) const {
     begin(signature, false);
-    if (group.agree(caller.signature.hash())) return;
-    group.agree(0);
+    if (caller.all.agreement.agree(caller.signature.hash())) return;
+    caller.all.agreement.agree(0);
     throw MismatchError("the members do not agree");
   }
   std::int64_t short_count() const {
     const bool reduces = step.kind == StepKind::one_way_reduce;
     std::int64_t count = step.count;
-    while (reduces ? !group.reduces_one_way(count * size_of(DType::i64))
-                   : !group.goes_one_way(count)) {
+    while (reduces ? !reduces_one_way(group, count * size_of(DType::i64))
+                   : !broadcasts_one_way(group, count)) {
       count /= 2;
     }
     return count;
@@ -195,12 +201,12 @@ struct Call {
     const std::vector<std::int64_t> own_numbers = numbers_of(call, own(), count);
     const std::span<const std::byte> bytes = std::as_bytes(std::span(own_numbers));
     if (own() != root) {
-      return group.send_one_way(one_way_of(caller.signature), caller.notes, bytes, {});
+      return one_way_of(caller.signature).send(caller.notes, bytes, {});
     }
     const std::vector<std::int64_t> nothing(static_cast<std::size_t>(count), -1);
     std::vector<std::int64_t> sums = nothing;
     try {
-      group.collect_one_way(one_way_of(caller.signature), caller.notes, bytes, adding_to(sums));
+      one_way_of(caller.signature).collect(caller.notes, bytes, adding_to(sums));
     } catch (const OneSidedMismatch&) {
       require(!is_mistaken || sums == nothing, "one-way reduce in a mismatch");
       throw;
@@ -215,13 +221,13 @@ struct Call {
     begin(signature_of(step, count, root), true);
     Bytes data(static_cast<std::size_t>(count));
     // Calls match by their number, also on a rank that has made fewer.
-    const Call call{caller, group, step, caller.signature.sequence};
+    const Call call{caller, step, caller.signature.sequence};
     if (own() == root) {
       call.fill_block(data, 0, count, root, 0);
-      group.send_one_way(one_way_of(caller.signature), caller.notes, data, {});
+      one_way_of(caller.signature).send(caller.notes, data, {});
     } else {
       try {
-        group.take_one_way(one_way_of(caller.signature), caller.notes, data);
+        one_way_of(caller.signature).take(caller.notes, data);
       } catch (const OneSidedMismatch&) {
         // The others may be in the middle of it.
         require(!is_mistaken || data == Bytes(data.size()), "one-way broadcast in a mismatch");
@@ -237,7 +243,7 @@ struct Call {
       const bool may_reduce = size() <= Wire::kMostWithoutAhead;
       other.kind = may_reduce && step.count % 3 == 0 ? StepKind::one_way_reduce
                                                      : StepKind::one_way_broadcast;
-      const Call call{caller, group, other, number};
+      const Call call{caller, other, number};
       return call.one_way(call.short_count(), step.count % 2 == 0 ? own() : step.root, true);
     }
     const std::int64_t count = short_count();
@@ -255,7 +261,7 @@ struct Call {
   }
   void all_reduce() const {
     Bytes data = contribution_of(step.count);
-    group.all_reduce(data.data(), step.count, step.dtype, combine());
+    caller.all.all_reduce.run(data.data(), step.count, step.dtype, combine());
     require(is_reduced(data, 0, step.count), "all_reduce");
   }
   void agreed_broadcast(std::int64_t count, int root, std::uint64_t hash) const {
@@ -263,7 +269,7 @@ struct Call {
     fill_block(in, 0, std::ssize(in), root, 0);
     Bytes data(static_cast<std::size_t>(count));
     try {
-      group.broadcast(data.data(), count, root, in.data(), agreement(hash));
+      broadcast_from(group, root, data.data(), count, in.data(), agreement(hash));
     } catch (const Disagreement&) {
       return require(data == Bytes(data.size()), "broadcast without agreement");
     }
@@ -271,12 +277,12 @@ struct Call {
   }
   void agreed_all_reduce(std::int64_t count, std::uint64_t hash) const {
     const Bytes in = contribution_of(count);
-    const bool in_place = number % 2 == 0 || !group.adds_from_elsewhere();
+    const bool in_place = number % 2 == 0 || !caller.all.all_reduce.adds_from_elsewhere();
     Bytes data = in_place ? in : Bytes(in.size());
     const void* const from = in_place ? data.data() : in.data();
     try {
-      group.all_reduce(data.data(), count, step.dtype, combine(),
-                       {.agree = agreement(hash), .first = from, .others = from});
+      caller.all.all_reduce.run(data.data(), count, step.dtype, combine(),
+                                {.agree = agreement(hash), .first = from, .others = from});
     } catch (const Disagreement&) {
       return require(data == (in_place ? in : Bytes(in.size())), "all_reduce without agreement");
     }
@@ -296,20 +302,20 @@ struct Call {
         return agreed_broadcast(step.count, (step.root + 1) % size(), kHash + 2);
       default:
         agree(kHash + 3);
-        return group.settle();
+        return caller.all.agreement.settle();
     }
   }
   /** This rank's share of some elements of a sum in lanes: the first, and how many. */
   std::pair<std::int64_t, std::int64_t> share_of(std::int64_t begin, std::int64_t length) const {
-    const std::int64_t most = caller.lane->share_of_lane(length, step.count, step.dtype);
-    const std::int64_t before = std::min(length, caller.inside->position() * most);
+    const std::int64_t most = caller.lane->all_reduce.share_of_lane(length, step.count, step.dtype);
+    const std::int64_t before = std::min(length, caller.inside->group.position() * most);
     return {begin + before, std::min(length - before, most)};
   }
   /** As transports do: all compare; then the ranks of a host meet before each segment, of which
    * they have added up what the host brings, and behind it. Each writes what is its own alone. */
   void in_lanes() const {
     if (!agree(own() == step.odd ? 18 : 17)) return;
-    const HostGroup& lane = *caller.lane;
+    const HostGroup& lane = caller.lane->group;
     const DType dtype = step.dtype;
     const ReduceKind kind = step.reduce.kind;
     Bytes data(static_cast<std::size_t>(step.count * width()));
@@ -318,7 +324,7 @@ struct Call {
       return std::pair(View(data.data() + from * width(), count, dtype), from);
     };
     const auto before = [&](std::int64_t begin, std::int64_t length) {
-      require(caller.inside->agree(static_cast<std::uint64_t>(begin)), "agree");
+      require(caller.inside->agreement.agree(static_cast<std::uint64_t>(begin)), "agree");
       const auto [part, from] = own_part(begin, length);
       fill(part, Contribution{dtype, kind, lane.position(), from});
     };
@@ -327,23 +333,24 @@ struct Call {
       require(static_cast<bool>(holds(part, Reduced{dtype, step.reduce, lane.size(), from})),
               "all_reduce in lanes");
       std::memset(part.data, 0, static_cast<std::size_t>(part.bytes()));
-      require(caller.inside->agree(static_cast<std::uint64_t>(begin + length)), "agree");
+      require(caller.inside->agreement.agree(static_cast<std::uint64_t>(begin + length)), "agree");
     };
-    caller.lane->all_reduce(data.data(), step.count, dtype, combine_of(step.reduce, lane.size()),
-                            {.before = before, .after = after});
+    caller.lane->all_reduce.run(data.data(), step.count, dtype,
+                                combine_of(step.reduce, lane.size()),
+                                {.before = before, .after = after});
     require(data == Bytes(data.size()), "all_reduce in lanes, beside its shares,");
   }
   void reduce_scatter_v() const {
     const std::vector<std::int64_t> offsets = uneven_offsets();
     Bytes data = contribution_of(offsets.back());
-    group.reduce_scatter_v(data.data(), offsets, step.dtype, combine());
+    tutti::reduce_scatter_v(group, data.data(), offsets, step.dtype, combine());
     const auto own_block = static_cast<std::size_t>(own());
     require(is_reduced(data, offsets[own_block], offsets[own_block + 1] - offsets[own_block]),
             "reduce_scatter_v");
   }
   void reduce() const {
     Bytes data = contribution_of(step.count);
-    group.reduce(data.data(), step.count, step.dtype, combine(), step.root);
+    reduce_to(group, step.root, data.data(), step.count, step.dtype, combine());
     if (own() == step.root) require(is_reduced(data, 0, step.count), "reduce");
   }
 };
@@ -355,7 +362,7 @@ bool is_left_out(const Step& step) {
 }
 
 void run_step(Caller& caller, const Step& step, std::size_t number, Manner manner) {
-  const Call call{caller, caller.group, step, number};
+  const Call call{caller, step, number};
   if (manner == Manner::mistaken) return call.mistaken();
   if (manner == Manner::compared && !goes_one_way(step.kind))
     call.compare(signature_of(step, step.count, -1));

@@ -14,8 +14,7 @@
 
 #include "base/finally.hpp"
 #include "comm/failure.hpp"
-#include "comm/hosts/group.hpp"
-#include "comm/hosts/notes.hpp"
+#include "comm/hosts/group/notes.hpp"
 #include "comm/simulation/wire.hpp"
 #include "simulation/judge.hpp"
 #include "simulation/steps.hpp"
@@ -157,7 +156,7 @@ void Trial::look_at_shown(SimulatedWire& wire, Process& process) {
 void Trial::work(SimulatedWire& wire, Process& process) {
   std::vector<int> members(static_cast<std::size_t>(wire.size()));
   std::iota(members.begin(), members.end(), 0);
-  HostGroup group(wire, members, plan_.ranks == 1);
+  Team all(wire, members, plan_.ranks == 1);
   Notes notes(wire);
   // The ranks of the host hear first, and may leave before the others do.
   const auto tell_others = [&](const OneSidedMismatch& error) {
@@ -178,15 +177,15 @@ void Trial::work(SimulatedWire& wire, Process& process) {
                          },
                          {}});
   const Finally end([&wire] { wire.watch().set_idle({}); });
-  Caller caller{group, notes};
-  std::optional<HostGroup> lane;
-  std::optional<HostGroup> inside;
+  Caller caller{all, notes};
+  std::optional<Team> lane;
+  std::optional<Team> inside;
   const Layout& layout = cluster_.layout();
   if (Wire::has_lanes(layout)) {
     const std::span neighbours = layout.ranks_of(process.host());
     inside.emplace(wire, std::vector<int>(neighbours.begin(), neighbours.end()));
     lane.emplace(wire, layout.lane_of(wire.rank()), false,
-                 HostGroup::Lane{layout.local_rank_of(wire.rank()), plan_.ranks});
+                 AllReduce::Lane{layout.local_rank_of(wire.rank()), plan_.ranks});
     caller.inside = &*inside;
     caller.lane = &*lane;
   }

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/group.hpp"
+#include "comm/hosts/group/one_way.hpp"
 #include "unit/scripted_wire.hpp"
 
 namespace tutti {
@@ -22,19 +24,20 @@ class FastWireTest : public ::testing::Test {
  protected:
   FastWireTest() { wire_.passes = true; }
   /** Of whom it gets a broadcast of the first host. */
-  int giver(std::int64_t bytes) const { return group_.giver({kRoot, bytes, 0}); }
+  int giver(std::int64_t bytes) const { return OneWayCall(group_, {kRoot, bytes}).giver(); }
 
   ScriptedWire wire_{kThird};
   HostGroup group_{wire_, {kRoot, kSecond, kThird}};
+  GroupAgreement agreement_{group_};
 };
 
 TEST_F(FastWireTest, SumsGoThroughTheFirstHostUpToMoreBytes) {
-  EXPECT_TRUE(group_.carries(8 * kKiB, 8 * kKiB));
-  EXPECT_FALSE(group_.carries(8 * kKiB + 4, 8 * kKiB + 4));
+  EXPECT_TRUE(agreement_.carries(8 * kKiB, 8 * kKiB));
+  EXPECT_FALSE(agreement_.carries(8 * kKiB + 4, 8 * kKiB + 4));
   wire_.fast = true;
-  EXPECT_TRUE(group_.carries(48 * kKiB, 48 * kKiB));
-  EXPECT_FALSE(group_.carries(48 * kKiB + 4, 48 * kKiB + 4));
-  EXPECT_FALSE(group_.carries(16 * kKiB, 144 * kKiB));
+  EXPECT_TRUE(agreement_.carries(48 * kKiB, 48 * kKiB));
+  EXPECT_FALSE(agreement_.carries(48 * kKiB + 4, 48 * kKiB + 4));
+  EXPECT_FALSE(agreement_.carries(16 * kKiB, 144 * kKiB));
 }
 
 TEST_F(FastWireTest, TwoHostsAndManyDoTheSame) {
@@ -44,8 +47,8 @@ TEST_F(FastWireTest, TwoHostsAndManyDoTheSame) {
   const HostGroup nine(wire_, many);
   for (const bool fast : {false, true}) {
     wire_.fast = fast;
-    EXPECT_TRUE(two.carries(128 * kKiB, 128 * kKiB));
-    EXPECT_FALSE(nine.carries(3 * kKiB, 3 * kKiB));
+    EXPECT_TRUE(GroupAgreement(two).carries(128 * kKiB, 128 * kKiB));
+    EXPECT_FALSE(GroupAgreement(nine).carries(3 * kKiB, 3 * kKiB));
   }
 }
 
@@ -61,8 +64,8 @@ TEST_F(FastWireTest, AllOfABroadcastComesFromTheRoot) {
 TEST_F(FastWireTest, UnlessItIsTooLongForSoManyHosts) {
   wire_.fast = true;
   const HostGroup four(wire_, {kRoot, kSecond, kThird, 3});
-  EXPECT_EQ(four.giver({kRoot, 42 * kKiB, 0}), kRoot);
-  EXPECT_EQ(four.giver({kRoot, 43 * kKiB, 0}), kSecond);
+  EXPECT_EQ(OneWayCall(four, {kRoot, 42 * kKiB}).giver(), kRoot);
+  EXPECT_EQ(OneWayCall(four, {kRoot, 43 * kKiB}).giver(), kSecond);
 }
 
 }  // namespace

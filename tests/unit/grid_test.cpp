@@ -1,5 +1,5 @@
 // Grids: every place of every group has one holder, and all hosts have as much to do.
-#include "comm/hosts/grid.hpp"
+#include "comm/hosts/group/grid.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Notes: taken from whom they are awaited, kept if they are early, refused if they are of another
 // call.
-#include "comm/hosts/notes.hpp"
+#include "comm/hosts/group/notes.hpp"
 
 #include <gtest/gtest.h>
 

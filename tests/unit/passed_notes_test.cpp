@@ -9,8 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
-#include "comm/hosts/notes.hpp"
+#include "comm/hosts/group/group.hpp"
+#include "comm/hosts/group/notes.hpp"
+#include "comm/hosts/group/one_way.hpp"
 #include "unit/scripted_wire.hpp"
 
 namespace tutti {
@@ -51,7 +52,7 @@ class PassedNotesTest : public ::testing::Test {
   void call(std::uint64_t sequence, std::int64_t in_a_row = 10) {
     notes_.begin(broadcast_of(sequence), {}, std::array{kFirstHost});
     Bytes data(kBytes);
-    group_.take_one_way({kFirstHost, kBytes, in_a_row}, notes_, data);
+    OneWayCall(group_, {kFirstHost, kBytes, in_a_row}).take(notes_, data);
     EXPECT_EQ(data, Bytes(kBytes, static_cast<std::byte>(sequence)));
   }
   /** Of which calls the third host has notes. */
@@ -121,7 +122,7 @@ TEST_F(PassedNotesTest, NoMoreThanSomeAreKept) {
   for (std::uint64_t sequence = 2; sequence <= all.size(); ++sequence) {
     notes_.begin(broadcast_of(sequence), {}, std::array{kFirstHost});
     Bytes data(kBytes);
-    group_.take_one_way({kFirstHost, kBytes, 10}, notes_, data);
+    OneWayCall(group_, {kFirstHost, kBytes, 10}).take(notes_, data);
   }
   EXPECT_EQ(wire_.sent.size(), all.size());
 }
@@ -159,7 +160,7 @@ TEST_F(PassedNotesTest, ThoseUnderWayOutliveABatchThatIsAbandoned) {
     Notes notes(wire_);
     notes.begin(broadcast_of(1), {}, std::array{kFirstHost});
     Bytes data(kBytes);
-    EXPECT_THROW(group_.take_one_way({kFirstHost, kBytes, 10}, notes, data), test::TooLate);
+    EXPECT_THROW(OneWayCall(group_, {kFirstHost, kBytes, 10}).take(notes, data), test::TooLate);
   }
   EXPECT_EQ(wire_.abandoned, 3);
   EXPECT_EQ(passed(), (std::vector<int>{1, 2, 3}));

@@ -1,5 +1,5 @@
 // Segments: each byte of a message is in one part, whatever its length.
-#include "comm/hosts/segments.hpp"
+#include "comm/hosts/group/segments.hpp"
 
 #include <gtest/gtest.h>
 

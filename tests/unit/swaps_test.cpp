@@ -9,7 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/group.hpp"
 #include "unit/scripted_wire.hpp"
 
 namespace tutti::swaps_test {
@@ -18,7 +19,7 @@ namespace {
 using test::ScriptedWire;
 using Bytes = std::vector<std::byte>;
 
-constexpr std::size_t kNote = HostGroup::kCacheLine;
+constexpr std::size_t kNote = GroupAgreement::kHeaderBytes;
 
 /** The first of two hosts, which brings more than one message has over MPI. */
 class SwapsTest : public ::testing::Test {
@@ -32,7 +33,7 @@ class SwapsTest : public ::testing::Test {
   }
   /** In place. */
   bool swap(const HostGroup::Merge& merge) {
-    return group_->agree(1, {data_, std::ssize(data_)}, data_, merge);
+    return agreement_->agree(1, {data_, std::ssize(data_)}, data_, merge);
   }
   void expect_a_failure() {
     wire_.at_progress = [] { throw test::TooLate(); };
@@ -44,7 +45,8 @@ class SwapsTest : public ::testing::Test {
   }
 
   ScriptedWire wire_{0};
-  std::unique_ptr<HostGroup> group_ = std::make_unique<HostGroup>(wire_, std::vector{0, 1});
+  HostGroup group_{wire_, {0, 1}};
+  std::unique_ptr<GroupAgreement> agreement_ = std::make_unique<GroupAgreement>(group_);
   Bytes data_ = Bytes(100'000);
 };
 
@@ -62,9 +64,9 @@ TEST_F(SwapsTest, LeaveOverMpiFromMemoryThatIsKeptAfterAFailure) {
   EXPECT_EQ(both.size(), Wire::kPiece - kNote);
   both.insert(both.end(), wire_.sent[1].bytes.begin(), wire_.sent[1].bytes.end());
   EXPECT_EQ(both, data_);
-  // Whose call it was, and the group, are gone when MPI reads it.
+  // Whose call it was, and the agreement, are gone when MPI reads it.
   ASSERT_EQ(wire_.kept.size(), 1U);
-  group_.reset();
+  agreement_.reset();
   std::fill(data_.begin(), data_.end(), std::byte{255});
   EXPECT_EQ(wire_.kept.front().use_count(), 1);
   for (const ScriptedWire::Message& one : wire_.sent) {

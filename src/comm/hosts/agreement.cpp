@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/memory.hpp"
+#include "comm/hosts/group/movements.hpp"
 #include "comm/hosts/transport.hpp"
 #include "tutti/error.hpp"
 
@@ -43,24 +44,24 @@ void HierarchicalTransport::come(const shm::Task& task) {
   if (is_leader()) {
     const std::vector<RankSignature> all = signatures_.differing();
     if (has_one_way(all)) throw OneSidedMismatch(describe_mismatch(all));  // some may be gone
-    leaders_.agree(0);
+    agreement_.agree(0);
     throw MismatchError(collect_mismatch(all));
   }
   release();  // ends with the leader's failure
 }
 
-void HierarchicalTransport::compare_hosts(const HostGroup::Brought& brought, View out,
-                                          const HostGroup::Merge& merge) {
+void HierarchicalTransport::compare_hosts(const GroupAgreement::Brought& brought, View out,
+                                          const HostGroup::Merge& merge, Ahead* ahead) {
   delay_unknown_ = !is_leader();
   if (!is_leader()) return;
   const std::span target(static_cast<std::byte*>(out.data), static_cast<std::size_t>(out.bytes()));
   const std::uint64_t since = journal()->now();
-  const bool same = leaders_.agree(signature_.hash(), brought, target, merge);
-  local_->group().note_wait_between(sequence_, leaders_.last(), since);
+  const bool same = agreement_.agree(signature_.hash(), brought, target, merge, ahead);
+  local_->group().note_wait_between(sequence_, agreement_.last(), since);
   if (same) return;
   std::vector<RankSignature> all;
   for (const int rank : layout_.ranks_of(host())) all.push_back({rank, signature_});
-  throw MismatchError(collect_mismatch(all));
+  throw MismatchError(collect_mismatch(all, ahead));
 }
 
 void HierarchicalTransport::release() {
@@ -85,8 +86,9 @@ void HierarchicalTransport::agree(const Call& call) {
   release();
 }
 
-std::string HierarchicalTransport::collect_mismatch(std::span<const RankSignature> here) {
-  leaders_.settle();
+std::string HierarchicalTransport::collect_mismatch(std::span<const RankSignature> here,
+                                                    Ahead* ahead) {
+  agreement_.settle(ahead);
   struct Requests {
     RankSignature now;
     RankSignature before;  // the last that went one way
@@ -100,7 +102,7 @@ std::string HierarchicalTransport::collect_mismatch(std::span<const RankSignatur
   for (const RankSignature& one : here) own.push_back({one, {one.rank, one_way_}});
   copy_bytes(bytes + offsets[static_cast<std::size_t>(host())], own.data(),
              static_cast<std::int64_t>(own.size()) * kEntry);
-  leaders_.all_gather_v(bytes, offsets);
+  all_gather_v(leaders_, bytes, offsets);
   std::vector<Requests> all(static_cast<std::size_t>(size()));
   copy_bytes(all.data(), bytes, kEntry * size());
   std::sort(all.begin(), all.end(),
@@ -128,7 +130,7 @@ bool HierarchicalTransport::all_hosts(bool ok) {
   if (is_leader()) {
     // Any difference is a no, and if all hosts say no, they differ by their numbers.
     const auto own = static_cast<std::uint64_t>(host());
-    verdict = leaders_.agree(ok ? 1 : 2 + own) ? 1 : 0;
+    verdict = agreement_.agree(ok ? 1 : 2 + own) ? 1 : 0;
   }
   spread(View(&verdict, 1, DType::u8));
   return verdict != 0;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/memory.hpp"
+#include "comm/hosts/group/movements.hpp"
 #include "comm/hosts/stages.hpp"
 #include "comm/hosts/transport.hpp"
 
@@ -80,16 +81,16 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   if (!leads && (is_root || (from != host() && is_leader()))) {
     with_root.emplace(*channel_, agents(call.root));
   }
-  HostGroup& group = with_root ? *with_root : leaders_;
   const bool takes = from != host() && is_leader();
   const bool goes_on = signature_.operation == Operation::broadcast && goes_one_way(signature_) &&
                        signature_.root == call.root;
   in_a_row_ = goes_on ? in_a_row_ + 1 : 0;
-  const int giver = takes ? group.giver(one_way_of(call)) : Notes::kNobody;
+  const OneWayCall between = one_way_of(call, with_root ? *with_root : leaders_);
+  const int giver = takes ? between.giver() : Notes::kNobody;
   sign(call, std::span(&giver, takes ? 1 : 0));
-  if (local_size() > 1 && out.bytes() <= shm::LocalNotes::kMost) return pass_note(call, group);
+  if (local_size() > 1 && out.bytes() <= shm::LocalNotes::kMost) return pass_note(call, between);
   if (from == host()) {
-    if (is_root) send_one_way(call, group, call.in, journal()->absence());
+    if (is_root) send_one_way(between, call.in, journal()->absence());
     if (local_size() == 1) {
       local_->group().check_failure();
     } else {
@@ -102,7 +103,7 @@ void HierarchicalTransport::one_way_broadcast(const Call& call) {
   }
   come(Task::meet());
   delay_unknown_ = !is_leader();
-  if (is_leader()) take_one_way(call, group, bytes_of(out));
+  if (is_leader()) take_one_way(call, between, bytes_of(out));
   spread(out);
 }
 
@@ -166,31 +167,31 @@ void HierarchicalTransport::reduce_notes(const Call& call) {
 
 void HierarchicalTransport::reduce_between(const Call& call, const ConstView& sums, void* total,
                                            const record::Absence& absence) {
-  if (!shares_host(call.root)) return send_one_way(call, leaders_, sums, absence);
+  if (!shares_host(call.root)) return send_one_way(one_way_of(call, leaders_), sums, absence);
   const View out(total, call.count, call.dtype);
   const auto add = adding(out, stages_of(call.reduction, call.dtype, layout_).between);
   const std::uint64_t since = journal()->now();
-  const HostGroup::Latest latest =
-      leaders_.collect_one_way(one_way_of(call), notes_, carried_bytes(sums), std::cref(add));
+  const OneWayCall::Latest latest =
+      one_way_of(call, leaders_).collect(notes_, carried_bytes(sums), std::cref(add));
   local_->group().note_wait_for(sequence_, latest.rank, since, latest.away);
 }
 
-void HierarchicalTransport::send_one_way(const Call& call, HostGroup& group, const ConstView& data,
+void HierarchicalTransport::send_one_way(const OneWayCall& between, const ConstView& data,
                                          const record::Absence& absence) {
   if (sequence_ % kCallsBetweenLooks == 0) look_at_notes();  // it may never wait for anybody
   const auto away = journal()->length_of(absence);
-  group.send_one_way(one_way_of(call), notes_, carried_bytes(data),
-                     std::chrono::duration_cast<std::chrono::microseconds>(away));
+  between.send(notes_, carried_bytes(data),
+               std::chrono::duration_cast<std::chrono::microseconds>(away));
 }
 
-record::Absence HierarchicalTransport::take_one_way(const Call& call, HostGroup& group,
+record::Absence HierarchicalTransport::take_one_way(const Call& call, const OneWayCall& between,
                                                     std::span<std::byte> data) {
   const std::uint64_t since = journal()->now();
-  const auto away = group.take_one_way(one_way_of(call), notes_, data);
+  const auto away = between.take(notes_, data);
   return local_->group().note_wait_for(sequence_, call.root, since, away);
 }
 
-void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
+void HierarchicalTransport::pass_note(const Call& call, const OneWayCall& between) {
   const View out = call.out;
   const int author = local_agent(call.root);
   const bool passes_on = leaders_pass_on(out.bytes());
@@ -199,11 +200,11 @@ void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
     if (is_leader() && passes_on) {
       // Whom a leader has kept waiting after the root had come is not kept waiting by the root.
       const bool came_later = journal()->absence().until > absence.until;
-      send_one_way(call, group, out, came_later ? record::Absence{} : absence);
+      send_one_way(between, out, came_later ? record::Absence{} : absence);
     }
   } else if (rank() == call.root) {
     const bool sends = is_leader() || !passes_on;
-    const auto send = [&] { send_one_way(call, group, call.in, journal()->absence()); };
+    const auto send = [&] { send_one_way(between, call.in, journal()->absence()); };
     // Data that follow a note may have to wait for who takes them, for which its own host does not.
     const bool follow = out.bytes() > Notes::kCarried;
     if (sends && !follow) send();
@@ -216,7 +217,7 @@ void HierarchicalTransport::pass_note(const Call& call, HostGroup& group) {
     const Scratch following(channel_->scratch(), out.bytes() > Notes::kCarried ? out.bytes() : 0);
     const std::span<std::byte> data = local_notes_.make_room(out.bytes());
     std::byte* taken = out.bytes() > Notes::kCarried ? following.data() : data.data();
-    const record::Absence absence = take_one_way(call, group, {taken, data.size()});
+    const record::Absence absence = take_one_way(call, between, {taken, data.size()});
     if (taken != data.data()) copy_bytes(data.data(), taken, out.bytes());
     local_notes_.leave(absence);
     copy_bytes(out.data, data.data(), out.bytes());
@@ -244,8 +245,8 @@ void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_
   for (int host = 0; host < layout_.host_count(); ++host) {
     longest = std::max(longest, length_of(host));
   }
-  const bool carried = leaders_.carries(longest, out.bytes());
-  const bool ahead = !carried && leaders_.gathers_ahead(out.bytes());
+  const bool carried = agreement_.carries(longest, out.bytes());
+  const bool ahead = !carried && gathers_ahead(leaders_, out.bytes());
   // What a rank that is alone on its host brings travels from where it is.
   const bool alone = local_size() == 1 && (!carried || in.bytes() == longest);
   const bool keeps = (carried || ahead) && !alone;  // until outputs may be written
@@ -266,11 +267,11 @@ void HierarchicalTransport::gather(const Call& call, std::span<const std::int64_
     compare_hosts({{brought, static_cast<std::size_t>(longest)}, longest},
                   View(sorted, out.bytes(), DType::u8), std::cref(place));
   } else if (ahead && is_leader()) {
-    leaders_.gather_ahead(sorted, offsets, brought, [this] { compare_hosts(); });
+    gather_ahead(leaders_, sorted, offsets, brought, comparison_of_hosts());
   } else {
     compare_hosts();
     if (!alone && !ahead) local_->move(inside);
-    if (is_leader()) leaders_.all_gather_v(sorted, offsets, brought);
+    if (is_leader()) all_gather_v(leaders_, sorted, offsets, brought);
   }
   spread(View(sorted, out.count, out.dtype));
   if (!layout_.contiguous()) put_by_rank(sorted, counts, out);

@@ -8,6 +8,8 @@
 
 #include "base/log.hpp"
 #include "base/memory.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/movements.hpp"
 #include "comm/hosts/transport.hpp"
 #include "device/cpu/reduction.hpp"
 
@@ -167,7 +169,7 @@ RecycledVector<T> SparseLeader::gather_all(std::span<const T> own) {
   RecycledVector<T> all(own.size() * static_cast<std::size_t>(hosts()));
   const auto bytes = static_cast<std::int64_t>(all.size() * sizeof(T));
   const Scratch memory = scratch(bytes);
-  leaders_.all_gather(std::as_bytes(own), {memory.data(), all.size() * sizeof(T)});
+  all_gather(leaders_, std::as_bytes(own), {memory.data(), all.size() * sizeof(T)});
   copy_bytes(all.data(), memory.data(), bytes);
   return all;
 }
@@ -179,7 +181,7 @@ PacketSizes SparseLeader::swap_all(const PacketSizes& own) {
   const Scratch leaving = scratch(offsets.back());
   const Scratch arrived = scratch(offsets.back());
   copy_bytes(leaving.data(), own.data(), offsets.back());
-  leaders_.all_to_all_v(leaving.data(), offsets, arrived.data(), offsets);
+  all_to_all_v(leaders_, leaving.data(), offsets, arrived.data(), offsets);
   PacketSizes theirs(own.size());
   copy_bytes(theirs.data(), arrived.data(), offsets.back());
   return theirs;
@@ -218,10 +220,10 @@ SparsePlan SparseLeader::plan() {
 }
 
 /** In place: this leader's own stretch of `memory` is there. */
-void SparseLeader::all_gather(std::byte* memory, std::span<const std::int64_t> offsets) {
+void SparseLeader::gather_packets(std::byte* memory, std::span<const std::int64_t> offsets) {
   const auto own = static_cast<std::size_t>(leaders_.position());
   const std::int64_t length = offsets[own + 1] - offsets[own];
-  timed(offsets.back() - length, [&] { leaders_.all_gather_v(memory, offsets); });
+  timed(offsets.back() - length, [&] { all_gather_v(leaders_, memory, offsets); });
 }
 
 Scratch SparseLeader::gather(PacketSizes& sizes) {
@@ -238,7 +240,7 @@ Scratch SparseLeader::gather(PacketSizes& sizes) {
   Scratch memory = scratch(offsets.back() + kPacketSlack);
   copy_bytes(memory.data() + offsets[static_cast<std::size_t>(leaders_.position())],
              writer_.bytes().data(), std::ssize(writer_.bytes()));
-  all_gather(memory.data(), offsets);
+  gather_packets(memory.data(), offsets);
   return memory;
 }
 
@@ -258,7 +260,7 @@ Scratch SparseLeader::split(PacketSizes& sizes) {
   copy_bytes(leaving.data(), writer_.bytes().data(), from.back());
   const Scratch arrived = scratch(to.back() + kPacketSlack);
   timed(to.back() - sizes_[range].bytes,
-        [&] { leaders_.all_to_all_v(leaving.data(), from, arrived.data(), to); });
+        [&] { all_to_all_v(leaders_, leaving.data(), from, arrived.data(), to); });
 
   // Their sum, in the order of the hosts.
   RecycledVector<SparsePacket> parts;
@@ -280,7 +282,7 @@ Scratch SparseLeader::split(PacketSizes& sizes) {
   const RecycledVector<std::int64_t> offsets = offsets_of(sizes);
   Scratch memory = scratch(offsets.back() + kPacketSlack);
   copy_bytes(memory.data() + offsets[range], writer_.bytes().data(), sum.bytes);
-  all_gather(memory.data(), offsets);
+  gather_packets(memory.data(), offsets);
   return memory;
 }
 
@@ -289,7 +291,8 @@ void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
   PacketCursor own{std::span(packets)};
   sum_dense(std::span(&own, 1), out, 0, count_, 1);
   timed(0, [&] {  // as much is received as is sent
-    leaders_.all_reduce_in_order(out, count_, DType::f32, {ReduceKind::sum, 1.0, divisor});
+    AllReduce(leaders_, ranks_ == 1)
+        .run_in_order(out, count_, DType::f32, {ReduceKind::sum, 1.0, divisor});
   });
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/recycled.hpp"
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/group.hpp"
 #include "comm/layout.hpp"
 #include "comm/sparse/packet.hpp"
 #include "comm/sparse/plan.hpp"
@@ -51,13 +51,13 @@ std::int64_t sum_packets(const PacketSizes& sizes, int ranges, const std::byte* 
 /**
  * One host's side. The host's sum is packed as it is made, range by range, whatever will become of
  * it; the leaders tell each other how long their packets are, and all come to the same plan. From
- * plan() on calls are collectives of the leaders: they block as those of HostGroup do, and throw
+ * plan() on calls are collectives of the leaders: they block as those of a HostGroup do, and throw
  * PeerLost, and CorruptPacket of what another leader has sent.
  */
 class SparseLeader {
  public:
   /** `leaders`, each of at most `ranks` ranks on its host, talk over `wire`; both outlive it. */
-  SparseLeader(Wire& wire, HostGroup& leaders, int ranks)
+  SparseLeader(Wire& wire, const HostGroup& leaders, int ranks)
       : wire_(wire), leaders_(leaders), ranks_(ranks), forced_(forced_sparse_algorithm()) {}
 
   /** Starts a sum of `count` elements. */
@@ -90,12 +90,12 @@ class SparseLeader {
   RecycledVector<T> gather_all(std::span<const T> own);
   /** From each leader what it has for this one; `own` is what this one has for each of them. */
   PacketSizes swap_all(const PacketSizes& own);
-  void all_gather(std::byte* memory, std::span<const std::int64_t> offsets);
+  void gather_packets(std::byte* memory, std::span<const std::int64_t> offsets);
   template <class Action>
   void timed(std::int64_t received, const Action& action);
 
   Wire& wire_;
-  HostGroup& leaders_;
+  const HostGroup& leaders_;
   int ranks_;
   std::optional<SparseAlgorithm> forced_;
   std::int64_t count_ = 0;

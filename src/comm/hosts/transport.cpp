@@ -9,6 +9,8 @@
 
 #include "base/memory.hpp"
 #include "base/recycled.hpp"
+#include "comm/hosts/group/broadcast.hpp"
+#include "comm/hosts/group/reduce.hpp"
 #include "comm/hosts/stages.hpp"
 #include "device/cpu/reduction.hpp"
 #include "tutti/error.hpp"
@@ -43,7 +45,9 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       local_notes_(local_->group(), signatures_),
       mail_(local_->group()),
       messages_(channel_->size()),
-      leaders_(*channel_, leaders(), layout_.largest_host() == 1),
+      leaders_(*channel_, leaders()),
+      agreement_(leaders_),
+      by_leaders_(leaders_, layout_.largest_host() == 1),
       notes_(*channel_),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   local_->group().be_patient();
@@ -80,8 +84,8 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     throw;
   }
   if (channel_->has_lane()) {
-    const HostGroup::Lane own{local_rank(), local_size()};
-    lane_.emplace(*channel_, layout_.lane_of(rank()), false, own);
+    lane_.emplace(*channel_, layout_.lane_of(rank()));
+    in_lane_.emplace(*lane_, false, AllReduce::Lane{local_rank(), local_size()});
     lane_trials_.emplace(fewest_in_lanes(layout_.host_count(), size()), local_size());
   }
   const auto waiting = [this](Wire::Side side) {
@@ -190,9 +194,9 @@ void HierarchicalTransport::run(const Call& call) {
 
 void HierarchicalTransport::all_reduce(const Call& call) {
   const std::int64_t bytes = call.in.bytes();
-  if (leaders_.carries(bytes, bytes)) return carried_all_reduce(call);
+  if (agreement_.carries(bytes, bytes)) return carried_all_reduce(call);
   if (can_go_in_lanes(bytes)) return all_reduce_by_trial(call);
-  all_reduce_by_leaders(call, leaders_.goes_ahead(bytes));
+  all_reduce_by_leaders(call, by_leaders_.goes_ahead(bytes));
 }
 
 void HierarchicalTransport::all_reduce_by_trial(const Call& call) {
@@ -203,7 +207,7 @@ void HierarchicalTransport::all_reduce_by_trial(const Call& call) {
   if (trial.way == LaneTrials::kInLanes) {
     all_reduce_in_lanes(call);
   } else {  // what went ahead of the comparison, from which on trials are timed, would not count
-    all_reduce_by_leaders(call, is_settled && leaders_.goes_ahead(bytes));
+    all_reduce_by_leaders(call, is_settled && by_leaders_.goes_ahead(bytes));
   }
   if (is_settled) return;
   trials.learn(trial.number, is_leader() ? lane_trials_->cost_of(bytes) : 0);
@@ -214,10 +218,10 @@ void HierarchicalTransport::all_reduce_by_trial(const Call& call) {
 
 void HierarchicalTransport::all_reduce_by_leaders(const Call& call, bool ahead) {
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
-  const std::int64_t first = leaders_.first_segment(call.count, call.dtype);
+  const std::int64_t first = by_leaders_.first_segment(call.count, call.dtype);
   // Where a window goes ahead of the comparison, its segment is not yet written to outputs. What a
   // rank that is alone on its host brings travels from where it is.
-  const bool adds = !leaders_.adds_from_elsewhere() || !brings_all(stages.inside);
+  const bool adds = !by_leaders_.adds_from_elsewhere() || !brings_all(stages.inside);
   const bool keeps = ahead && adds && is_leader();
   const Scratch scratch(channel_->scratch(), keeps ? first * size_of(call.dtype) : 0);
   const auto inside = [&](std::int64_t begin, std::int64_t count) {
@@ -239,17 +243,17 @@ void HierarchicalTransport::all_reduce_by_leaders(const Call& call, bool ahead) 
   if (!ahead || !is_leader()) compare_hosts();
   if (!ahead && lane_trials_) lane_trials_->start();
   if (is_leader()) {
-    leaders_.all_reduce(call.out.data, call.count, call.dtype, stages.between,
-                        {.before = std::cref(add),
-                         .after = std::cref(take),
-                         .agree = ahead ? [this] { compare_hosts(); } : HostGroup::Agree(),
-                         .first = keeps  ? scratch.data()
-                                  : adds ? nullptr
-                                         : call.in.data,
-                         .others = adds ? nullptr : call.in.data});
+    by_leaders_.run(call.out.data, call.count, call.dtype, stages.between,
+                    {.before = std::cref(add),
+                     .after = std::cref(take),
+                     .agree = ahead ? comparison_of_hosts() : Agree(),
+                     .first = keeps  ? scratch.data()
+                              : adds ? nullptr
+                                     : call.in.data,
+                     .others = adds ? nullptr : call.in.data});
   } else {
-    leaders_.accompany(call.count, call.dtype,
-                       {.before = std::cref(add), .after = std::cref(take)});
+    by_leaders_.accompany(call.count, call.dtype,
+                          {.before = std::cref(add), .after = std::cref(take)});
   }
 }
 
@@ -258,7 +262,7 @@ void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
   RecycledVector<std::int64_t> counts(static_cast<std::size_t>(local_size()));
   /** Of some elements, this rank's share; fills in `counts`. */
   const auto share = [&](std::int64_t begin, std::int64_t count) {
-    const std::int64_t most = lane_->share_of_lane(count, call.count, call.dtype);
+    const std::int64_t most = in_lane_->share_of_lane(count, call.count, call.dtype);
     for (int lane = 0; lane < local_size(); ++lane) {
       counts[static_cast<std::size_t>(lane)] =
           std::clamp<std::int64_t>(count - lane * most, 0, most);
@@ -279,17 +283,17 @@ void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
     const View own = share(begin, count);
     local_->run(Task::all_gather(own, call.out.part(begin, count), counts));
   };
-  meet(call, sum(0, lane_->first_segment(call.count, call.dtype)));
+  meet(call, sum(0, in_lane_->first_segment(call.count, call.dtype)));
   compare_hosts();
   lane_trials_->start();
   release();  // before outputs are written
-  lane_->all_reduce(call.out.data, call.count, call.dtype, stages.between,
-                    {.before = std::cref(add), .after = std::cref(take)});
+  in_lane_->run(call.out.data, call.count, call.dtype, stages.between,
+                {.before = std::cref(add), .after = std::cref(take)});
 }
 
 void HierarchicalTransport::reduce(const Call& call) {
-  if (leaders_.reduces_one_way(call.in.bytes())) return one_way_reduce(call);
-  if (leaders_.carries(call.in.bytes(), call.in.bytes())) return carried_reduce(call);
+  if (reduces_one_way(leaders_, call.in.bytes())) return one_way_reduce(call);
+  if (agreement_.carries(call.in.bytes(), call.in.bytes())) return carried_reduce(call);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
   const int agent = local_agent(call.root);
   const bool adds = !brings_all(stages.inside);
@@ -302,9 +306,8 @@ void HierarchicalTransport::reduce(const Call& call) {
   release();  // who only gives would go on, and not learn of a mismatch
   if (adds) local_->move(inside);
   if (local_->rank() == agent) {
-    HostGroup(*channel_, agents(call.root))
-        .reduce(target.data, call.count, call.dtype, stages.between, layout_.host_of(call.root),
-                adds ? nullptr : call.in.data);
+    reduce_to(HostGroup(*channel_, agents(call.root)), layout_.host_of(call.root), target.data,
+              call.count, call.dtype, stages.between, adds ? nullptr : call.in.data);
   }
 }
 
@@ -346,7 +349,7 @@ void HierarchicalTransport::reduce_scatter(const Call& call) {
   const std::int64_t own_count = offsets[static_cast<std::size_t>(host()) + 1] - begin;
   const Scratch own(channel_->scratch(), own_count * width);
   if (is_leader()) {
-    leaders_.reduce_scatter_v(sums.data(), offsets, in.dtype, stages.between);
+    reduce_scatter_v(leaders_, sums.data(), offsets, in.dtype, stages.between);
     copy_bytes(own.data(), sums.data() + begin * width, own_count * width);
   }
   spread(View(own.data(), own_count, in.dtype));
@@ -362,7 +365,7 @@ void HierarchicalTransport::reduce_scatter(const Call& call) {
 
 void HierarchicalTransport::broadcast(const Call& call) {
   const View out = call.out;
-  if (leaders_.goes_one_way(out.bytes())) return one_way_broadcast(call);
+  if (broadcasts_one_way(leaders_, out.bytes())) return one_way_broadcast(call);
   const int agent = local_agent(call.root);
   const auto keep_own = [&] {
     if (rank() == call.root) copy_bytes(out.data, call.in.data, call.in.bytes());
@@ -370,19 +373,19 @@ void HierarchicalTransport::broadcast(const Call& call) {
   auto* const data = static_cast<std::byte*>(out.data);
   meet(call, Task::meet());
   if (layout_.local_rank_of(call.root) == 0 && is_leader()) {
-    leaders_.broadcast(data, out.bytes(), layout_.host_of(call.root),
-                       static_cast<const std::byte*>(call.in.data), [&] {
-                         compare_hosts();
-                         keep_own();
-                       });
+    broadcast_from(leaders_, layout_.host_of(call.root), data, out.bytes(),
+                   static_cast<const std::byte*>(call.in.data), [&](Ahead* ahead) {
+                     compare_hosts(ahead);
+                     keep_own();
+                   });
     return spread(out);
   }
   compare_hosts();
   if (agent != 0) release();
   keep_own();
   if (local_->rank() == agent && layout_.local_rank_of(call.root) != 0) {
-    HostGroup(*channel_, agents(call.root))
-        .broadcast(data, out.bytes(), layout_.host_of(call.root));
+    broadcast_from(HostGroup(*channel_, agents(call.root)), layout_.host_of(call.root), data,
+                   out.bytes());
   }
   spread(out, agent);
 }

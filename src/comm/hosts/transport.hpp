@@ -13,9 +13,12 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/hosts/group.hpp"
+#include "comm/hosts/group/agreement.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
+#include "comm/hosts/group/group.hpp"
+#include "comm/hosts/group/notes.hpp"
+#include "comm/hosts/group/one_way.hpp"
 #include "comm/hosts/lane_trials.hpp"
-#include "comm/hosts/notes.hpp"
 #include "comm/hosts/sparse.hpp"
 #include "comm/hosts/wire_mail.hpp"
 #include "comm/layout.hpp"
@@ -36,7 +39,7 @@ namespace tutti {
  * A reduction is done inside each host first, then one rank a host (its agent: the lowest, or the
  * root) exchanges with the other hosts, then the result is spread inside the hosts; of a long one
  * on few hosts each rank may do so with a share (its lane). So the order of additions is rank order
- * inside a host, then the order of the hosts (see HostGroup).
+ * inside a host, then the order of the hosts (see DirectReduction).
  *
  * The ranks of a host come to their first task of a call with a hash of its signature; then the
  * leaders compare theirs, with which short messages travel. Only if they differ are details
@@ -140,43 +143,48 @@ class HierarchicalTransport final : public Transport {
   /** ... and the ranks of this host compare. */
   void come(const shm::Task& task);
   /** What a note carries: from the root or the leader to the others of its host, in a note, too. */
-  void pass_note(const Call& call, HostGroup& group);
+  void pass_note(const Call& call, const OneWayCall& between);
   /** In a wait that lasts: whether another rank makes another call. Throws, and tells the others.
    */
   void look_at_notes();
   bool goes_one_way(const Signature& signature) const {
     const std::int64_t bytes = signature.count * size_of(signature.dtype);
-    return (signature.operation == Operation::broadcast && leaders_.goes_one_way(bytes)) ||
-           (signature.operation == Operation::reduce && leaders_.reduces_one_way(bytes));
+    return (signature.operation == Operation::broadcast && broadcasts_one_way(leaders_, bytes)) ||
+           (signature.operation == Operation::reduce && reduces_one_way(leaders_, bytes));
   }
   bool has_one_way(std::span<const RankSignature> requests) const {
     return std::any_of(requests.begin(), requests.end(),
                        [this](const RankSignature& one) { return goes_one_way(one.signature); });
   }
   /** After meet(), by all ranks of a host: its leader compares with the others, and brings and gets
-   * what goes along (see HostGroup::agree). Throws MismatchError on leaders, and the other ranks at
-   * their next wait. */
-  void compare_hosts(const HostGroup::Brought& brought, View out, const HostGroup::Merge& merge);
-  void compare_hosts() { compare_hosts({}, {}, {}); }
+   * what goes along (see GroupAgreement::agree). Throws MismatchError on leaders, and the other
+   * ranks at their next wait. */
+  void compare_hosts(const GroupAgreement::Brought& brought, View out,
+                     const HostGroup::Merge& merge, Ahead* ahead = nullptr);
+  void compare_hosts(Ahead* ahead = nullptr) { compare_hosts({}, {}, {}, ahead); }
+  /** For a call of whose messages some go ahead of it. */
+  Agree comparison_of_hosts() {
+    return [this](Ahead* ahead) { compare_hosts(ahead); };
+  }
   /** The ranks of this host wait until the leader has compared. */
   void release();
   /** At the first wait for the leader after a comparison: for which host it has waited. */
   void learn_delay();
   /** Blocks until all ranks have come with `call`. Throws MismatchError on all otherwise. */
   void agree(const Call& call);
-  /** What all ranks came with, those of this host with `here`; for leaders, after a disagreement.
-   */
-  std::string collect_mismatch(std::span<const RankSignature> here);
+  /** What all ranks came with, those of this host with `here`; for leaders, after a disagreement,
+   * of which this one has gone `ahead`. */
+  std::string collect_mismatch(std::span<const RankSignature> here, Ahead* ahead = nullptr);
   /** Whether `ok` holds at the leaders of all hosts; all ranks call it. */
   bool all_hosts(bool ok);
 
   void all_reduce(const Call& call);
-  /** `ahead`: a first window goes ahead of the comparison; only where leaders_.goes_ahead(). */
+  /** `ahead`: a first window goes ahead of the comparison; only where by_leaders_.goes_ahead(). */
   void all_reduce_by_leaders(const Call& call, bool ahead);
   /** Whether each rank of a host can exchange a share of an all_reduce itself, with the ranks of
    * the same number on the other hosts, over connections of their own: the same on all ranks. */
   bool can_go_in_lanes(std::int64_t bytes) const {
-    return lane_ && bytes >= fewest_in_lanes(layout_.host_count(), size());
+    return in_lane_ && bytes >= fewest_in_lanes(layout_.host_count(), size());
   }
   /** In lanes or by the leaders: both are tried, and lanes are kept where they take less time on
    * all hosts. */
@@ -218,15 +226,17 @@ class HierarchicalTransport final : public Transport {
   }
   /** By the root, or the leader of its host, and by a leader of another host: between hosts. The
    * root had been away before. */
-  void send_one_way(const Call& call, HostGroup& group, const ConstView& data,
+  void send_one_way(const OneWayCall& between, const ConstView& data,
                     const record::Absence& absence);
-  HostGroup::OneWay one_way_of(const Call& call) const {
+  /** What `group`, the leaders or those who act for them, do for `call`. */
+  OneWayCall one_way_of(const Call& call, const HostGroup& group) const {
     const int root = layout_.host_of(call.root);
-    if (call.operation == Operation::broadcast) return {root, call.out.bytes(), in_a_row_};
-    return {root, call.in.bytes(), 0, HostGroup::Direction::to_root};
+    if (call.operation == Operation::broadcast) return {group, {root, call.out.bytes(), in_a_row_}};
+    return {group, {root, call.in.bytes(), 0, OneWayCall::Direction::to_root}};
   }
   /** For what of this rank's wait the root had been away. */
-  record::Absence take_one_way(const Call& call, HostGroup& group, std::span<std::byte> data);
+  record::Absence take_one_way(const Call& call, const OneWayCall& between,
+                               std::span<std::byte> data);
   /** From local rank `root` to all ranks of this host, which agree by now. */
   void spread(View data, int root = 0);
   std::unique_ptr<Transport> form_part(const PartPlan& plan, mpi::Whole::Makers makers);
@@ -248,15 +258,18 @@ class HierarchicalTransport final : public Transport {
   shm::Mail mail_;
   MessageState messages_;
   HostGroup leaders_;
-  std::optional<HostGroup> lane_;          // if the hosts have several ranks, and as many each
-  std::optional<LaneTrials> lane_trials_;  // if there is a lane
+  GroupAgreement agreement_;  // of the leaders
+  AllReduce by_leaders_;
+  std::optional<HostGroup> lane_;  // if the hosts have several ranks, and as many each; and then
+  std::optional<AllReduce> in_lane_;
+  std::optional<LaneTrials> lane_trials_;
   Notes notes_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;
   std::uint64_t sequence_ = 0;
   Signature signature_;         // of the call under way
   Signature one_way_;           // of the last call before that went one way
-  std::int64_t in_a_row_ = 0;   // broadcasts of one root: see HostGroup::OneWay
+  std::int64_t in_a_row_ = 0;   // broadcasts of one root: see OneWayCall::Terms
   bool delay_unknown_ = false;  // see learn_delay()
 };
 

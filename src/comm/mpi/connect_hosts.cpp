@@ -199,8 +199,8 @@ std::unique_ptr<Heartbeats> heartbeats_of(std::vector<Peer>& peers, const Layout
   return std::make_unique<Heartbeats>(layout, own_host, std::move(connections), std::move(lines));
 }
 
-/** The hosts behind this one come first, as in an exchange of HostGroup: if all began with the
- * first host, its link would keep all of them waiting, and the last one's would stand idle. */
+/** The hosts behind this one come first, as in HostGroup::in_turns(): if all began with the first
+ * host, its link would keep all of them waiting, and the last one's would stand idle. */
 std::unique_ptr<Streams> streams_of(std::vector<Peer>& peers, int own_host) {
   std::vector<Peer*> ends;
   for (Peer& peer : peers) {

@@ -269,7 +269,7 @@ std::string Session::library() {
  * By doubling: in step k every rank passes on what it knows, of itself and the ranks behind it, to
  * the one 2^k before it, so that all know of all after log2(size) steps. Open MPI's non-blocking
  * MPI_Iallgather would have each rank send to each other one, over a connection of its own. Source:
- * Bruck et al., 1997, as in HostGroup::agree().
+ * Bruck et al., 1997, as in GroupAgreement::agree().
  */
 std::vector<int> Session::hosts() {
   // Of the rank that is so far behind this one.

@@ -5,7 +5,7 @@
 #include <deque>
 
 #include "base/recycled.hpp"
-#include "comm/batch.hpp"
+#include "comm/hosts/group/group_batch.hpp"
 
 namespace tutti {
 
@@ -28,10 +28,10 @@ inline constexpr auto kNothing = [](std::int64_t) {};
  * exchange posts it, and the wire has work while then() runs.
  */
 template <class... Steps>
-void run_pipeline(Wire& wire, Wire::Traffic traffic, std::int64_t windows, std::int64_t depth,
-                  const Steps&... steps) {
+void run_pipeline(const HostGroup& group, Wire::Traffic traffic, std::int64_t windows,
+                  std::int64_t depth, const Steps&... steps) {
   constexpr std::int64_t kSteps = sizeof...(steps);
-  std::deque<Batch, RecyclingAllocator<Batch>> under_way;
+  std::deque<GroupBatch, RecyclingAllocator<GroupBatch>> under_way;
   std::int64_t window = 0;
   const auto post = [&](const auto& one) {
     if (0 <= window && window < windows) one.post(under_way.back(), window);
@@ -42,7 +42,7 @@ void run_pipeline(Wire& wire, Wire::Traffic traffic, std::int64_t windows, std::
     window -= depth;
   };
   for (std::int64_t turn = 0; turn < windows + kSteps * depth - 1; ++turn) {
-    under_way.emplace_back(wire, traffic);
+    under_way.emplace_back(group, traffic);
     window = turn;
     (post(steps), ...);
     if (turn + 1 < depth) continue;
@@ -54,8 +54,9 @@ void run_pipeline(Wire& wire, Wire::Traffic traffic, std::int64_t windows, std::
 }
 
 template <class... Steps>
-void run_pipeline(Wire& wire, std::int64_t windows, std::int64_t depth, const Steps&... steps) {
-  run_pipeline(wire, Wire::Traffic::collective, windows, depth, steps...);
+void run_pipeline(const HostGroup& group, std::int64_t windows, std::int64_t depth,
+                  const Steps&... steps) {
+  run_pipeline(group, Wire::Traffic::collective, windows, depth, steps...);
 }
 
 /** By when the last of `steps` has ended with a window, the first has posted so many after it. */

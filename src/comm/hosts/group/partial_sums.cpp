@@ -1,5 +1,5 @@
 // Widens, combines and narrows some elements at a time, which stay in the caches.
-#include "comm/hosts/partial_sums.hpp"
+#include "comm/hosts/group/partial_sums.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Compares what comes with the call under way.
-#include "comm/hosts/notes.hpp"
+#include "comm/hosts/group/notes.hpp"
 
 #include <algorithm>
 #include <array>

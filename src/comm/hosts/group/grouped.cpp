@@ -1,40 +1,25 @@
-// Long messages between many hosts: inside groups of them, and between the groups.
+// Exchanges in a grid of hosts, window by window.
+#include "comm/hosts/group/grouped.hpp"
+
 #include <algorithm>
 
-#include "comm/hosts/grid.hpp"
-#include "comm/hosts/group.hpp"
-#include "comm/hosts/partial_sums.hpp"
-#include "comm/hosts/pipeline.hpp"
+#include "base/recycled.hpp"
+#include "comm/hosts/group/grid.hpp"
+#include "comm/hosts/group/partial_sums.hpp"
+#include "comm/hosts/group/shards.hpp"
 
 namespace tutti {
 namespace {
 
-/** Calls action(source, target) with all others of `size`, in an order in which no two have the
- * same target at a time. */
-template <class Action>
-void in_turns(int own, int size, const Action& action) {
-  for (int distance = 1; distance < size; ++distance) {
-    action((own + size - distance) % size, (own + distance) % size);
-  }
-}
-
-void send(Batch& batch, std::span<const std::byte> part, int rank) {
-  batch.send(part.data(), std::ssize(part), rank);
-}
-
-void recv(Batch& batch, std::span<std::byte> part, int rank) {
-  batch.recv(part.data(), std::ssize(part), rank);
-}
-
 /** One host of a grid: which bytes it has to do with in a window, and whose. */
 class Member {
  public:
-  /** `ranks` are those of the hosts, of which this is number `self`, or none. What is referred to
-   * outlives it. */
-  Member(std::span<const int> ranks, int self, std::byte* data, const Segments& segments)
-      : ranks_(ranks),
-        grid_(static_cast<int>(ranks.size())),
-        self_(self),
+  /** The hosts are the members of `group` but for `left_out`, which may be this one. What is
+   * referred to outlives it. */
+  Member(const HostGroup& group, int left_out, std::byte* data, const Segments& segments)
+      : left_out_(left_out == Grid::kNone ? group.size() : left_out),
+        grid_(left_out == Grid::kNone ? group.size() : group.size() - 1),
+        self_(group.position() - (group.position() > left_out_ ? 1 : 0)),
         data_(data),
         segments_(segments) {}
 
@@ -48,9 +33,9 @@ class Member {
   int place_of(int member, std::int64_t window) const {
     return grid_.place_of(grid_.begin(group()) + member, window);
   }
-  int rank_of(int member) const { return rank_of_host(grid_.begin(group()) + member); }
-  int rank_of_holder(int group, int place, std::int64_t window) const {
-    return rank_of_host(grid_.holder(group, place, window));
+  int position_of(int member) const { return position_of_host(grid_.begin(group()) + member); }
+  int position_of_holder(int group, int place, std::int64_t window) const {
+    return position_of_host(grid_.holder(group, place, window));
   }
   std::span<std::byte> part(int place, std::int64_t window) const {
     return segments_.part(data_, place, window);
@@ -58,21 +43,21 @@ class Member {
 
   /** From each holder of the group its part to all members that are `wanted`. */
   template <class Wanted>
-  void spread(Batch& batch, std::int64_t window, const Wanted& wanted) const {
+  void spread(GroupBatch& batch, std::int64_t window, const Wanted& wanted) const {
     const int own = place(window);
     in_turns(member(), members(), [&](int source, int target) {
       const int theirs = place_of(source, window);
       if (theirs != Grid::kNone && wanted(member())) {
-        recv(batch, part(theirs, window), rank_of(source));
+        batch.recv(part(theirs, window), position_of(source));
       }
-      if (own != Grid::kNone && wanted(target)) send(batch, part(own, window), rank_of(target));
+      if (own != Grid::kNone && wanted(target)) batch.send(part(own, window), position_of(target));
     });
   }
 
  private:
-  int rank_of_host(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
+  int position_of_host(int host) const { return host + (host >= left_out_ ? 1 : 0); }
 
-  std::span<const int> ranks_;
+  int left_out_;  // behind all hosts if it is nobody
   Grid grid_;
   int self_;
   std::byte* data_;
@@ -81,7 +66,7 @@ class Member {
 
 /** The temporary memory of a reduction. */
 struct Room {
-  static constexpr std::int64_t kLine = HostGroup::kCacheLine;
+  static constexpr std::int64_t kLine = Shards::kCacheLine;
 
   int members;  ///< of a group
   int groups;
@@ -106,7 +91,7 @@ constexpr Room largest_room(const Grid& grid, std::int64_t depth) {
   constexpr std::int64_t kWidened = 2;  // of 16 bits a partial sum has 32
   Room room{grid.largest_group(), grid.groups(), depth, 0, kWidened};
   const std::int64_t lines =
-      HostGroup::kMostScratch / kLine - depth * room.groups * kWidened;  // that round cells up
+      kMostScratch / kLine - depth * room.groups * kWidened;  // that round cells up
   const std::int64_t windows = depth * room.members + (2 * depth + 1) * kWidened;
   room.window = std::min(lines / windows * kLine, Wire::kPiece);
   return room;
@@ -120,16 +105,16 @@ class GroupedReduction {
       : own_(own), room_(room), dtype_(dtype), combine_(combine), memory_(pool, room.bytes()) {}
 
   /** Every member's contributions to the holders of its group, */
-  void contribute(Batch& batch, std::int64_t window) const {
+  void contribute(GroupBatch& batch, std::int64_t window) const {
     const int place = own_.place(window);
     in_turns(own_.member(), own_.members(), [&](int source, int target) {
       if (place != Grid::kNone) {
-        recv(batch, {received(window, source), own_.part(place, window).size()},
-             own_.rank_of(source));
+        batch.recv({received(window, source), own_.part(place, window).size()},
+                   own_.position_of(source));
       }
       const int theirs = own_.place_of(target, window);
       if (theirs != Grid::kNone) {
-        send(batch, own_.part(theirs, window), own_.rank_of(target));
+        batch.send(own_.part(theirs, window), own_.position_of(target));
       }
     });
   }
@@ -146,14 +131,14 @@ class GroupedReduction {
   }
 
   /** Each holder's cells to those of the place in the other groups, */
-  void exchange(Batch& batch, std::int64_t window) const {
+  void exchange(GroupBatch& batch, std::int64_t window) const {
     const int place = own_.place(window);
     if (place == Grid::kNone) return;
     const int group = own_.group();
     in_turns(group, own_.grid().groups(), [&](int source, int target) {
-      recv(batch, {exchanged(window, source), partial_cell(window, group).size()},
-           own_.rank_of_holder(source, place, window));
-      send(batch, partial_cell(window, target), own_.rank_of_holder(target, place, window));
+      batch.recv({exchanged(window, source), partial_cell(window, group).size()},
+                 own_.position_of_holder(source, place, window));
+      batch.send(partial_cell(window, target), own_.position_of_holder(target, place, window));
     });
   }
   /** which add them in the order of the groups. */
@@ -171,16 +156,16 @@ class GroupedReduction {
 
   /** Each holder's result to those of the place in the groups that are `wanted`. */
   template <class Wanted>
-  void give_back(Batch& batch, std::int64_t window, const Wanted& wanted) const {
+  void give_back(GroupBatch& batch, std::int64_t window, const Wanted& wanted) const {
     const int place = own_.place(window);
     if (place == Grid::kNone) return;
     const int group = own_.group();
     in_turns(group, own_.grid().groups(), [&](int source, int target) {
       if (wanted(group)) {
-        recv(batch, cell(window, source), own_.rank_of_holder(source, place, window));
+        batch.recv(cell(window, source), own_.position_of_holder(source, place, window));
       }
       if (wanted(target)) {
-        send(batch, cell(window, group), own_.rank_of_holder(target, place, window));
+        batch.send(cell(window, group), own_.position_of_holder(target, place, window));
       }
     });
   }
@@ -223,93 +208,86 @@ class GroupedReduction {
 
 }  // namespace
 
-Segments HostGroup::grouped_segments(std::int64_t bytes, int hosts) {
+Segments grouped_segments(std::int64_t bytes, int hosts) {
   static_assert(largest_room(Grid(4096), kGroupedUnderWay).bytes() <= kMostScratch);
   static_assert(largest_room(Grid(4095), kGroupedUnderWay).bytes() <= kMostScratch);
   // A window of each place together is long enough for the ranks of a host to meet for it.
-  constexpr std::int64_t kSegmentWindows = 1;
+  constexpr std::int64_t kWindows = 1;
   const Grid grid(hosts);
-  return {bytes, grid.places(), largest_room(grid, kGroupedUnderWay).window, kSegmentWindows,
-          kCacheLine};
+  return {bytes, grid.places(), largest_room(grid, kGroupedUnderWay).window, kWindows,
+          Shards::kCacheLine};
 }
 
-void HostGroup::reduce_grouped(std::byte* data, const Segments& segments, DType dtype,
-                               const cpu::Combine& combine, int receivers,
-                               const SegmentCalls& calls) {
-  const Member own(members_, position_, data, segments);
+void reduce_grouped(const HostGroup& group, std::byte* data, DType dtype,
+                    const cpu::Combine& combine, std::optional<int> root,
+                    const SegmentCalls& calls) {
+  const Member own(group, Grid::kNone, data, calls.segments);
   const Grid& grid = own.grid();
-  const Room room{own.members(), grid.groups(), kGroupedUnderWay, segments.longest_part(),
+  const Room room{own.members(), grid.groups(), kGroupedUnderWay, calls.segments.longest_part(),
                   size_of(partial_type(dtype)) / size_of(dtype)};
-  const GroupedReduction reduction(own, wire_.scratch(), room, dtype, combine);
-  const bool for_all = receivers == kEverybody;
-  const auto gets = [&](int member) {
-    return for_all || grid.begin(own.group()) + member == receivers;
-  };
-  const auto group_gets = [&](int group) { return for_all || group == grid.group_of(receivers); };
+  const GroupedReduction reduction(own, group.wire().scratch(), room, dtype, combine);
+  const auto gets = [&](int member) { return !root || grid.begin(own.group()) + member == *root; };
+  const auto group_gets = [&](int number) { return !root || number == grid.group_of(*root); };
   run_pipeline(
-      wire_, segments.windows(), kGroupedUnderWay,
-      PipelineStep{[&](Batch& batch, std::int64_t window) {
+      group, calls.segments.windows(), kGroupedUnderWay,
+      PipelineStep{[&](GroupBatch& batch, std::int64_t window) {
                      calls.before(window);
                      reduction.contribute(batch, window);
                    },
                    [&](std::int64_t window) { reduction.add(window); }},
-      PipelineStep{[&](Batch& batch, std::int64_t window) { reduction.exchange(batch, window); },
-                   [&](std::int64_t window) { reduction.add_partials(window); }},
-      PipelineStep{[&](Batch& batch, std::int64_t window) {
+      PipelineStep{
+          [&](GroupBatch& batch, std::int64_t window) { reduction.exchange(batch, window); },
+          [&](std::int64_t window) { reduction.add_partials(window); }},
+      PipelineStep{[&](GroupBatch& batch, std::int64_t window) {
                      reduction.give_back(batch, window, group_gets);
                    },
                    kNothing},
-      PipelineStep{[&](Batch& batch, std::int64_t window) { own.spread(batch, window, gets); },
+      PipelineStep{[&](GroupBatch& batch, std::int64_t window) { own.spread(batch, window, gets); },
                    [&](std::int64_t window) { calls.after(window); }});
 }
 
-void HostGroup::broadcast_grouped(std::byte* data, std::int64_t bytes, int root) {
+void broadcast_grouped(const HostGroup& group, int root, std::byte* data, std::int64_t bytes) {
   // A window of each place together is long: with more of them under way, the last host would get
   // the first when the root has sent the most of a message.
   constexpr std::int64_t kDepth = 2;
-  RecycledVector<int> others;  // the root only gives, and is in no group
-  for (int member = 0; member < size(); ++member) {
-    if (member != root) others.push_back(members_[static_cast<std::size_t>(member)]);
-  }
-  const Segments segments = grouped_segments(bytes, size() - 1);
-  const Member own(others, position_ - (position_ > root ? 1 : 0), data, segments);
+  const Segments segments = grouped_segments(bytes, group.size() - 1);
+  const Member own(group, root, data, segments);  // the root only gives, and is in no group
   const Grid& grid = own.grid();
   // Groups take turns to get a window first.
   const auto first_group = [&](std::int64_t window) {
     return static_cast<int>(window % grid.groups());
   };
-  const int root_rank = members_[static_cast<std::size_t>(root)];
 
-  if (position_ == root) {
-    const auto give = [&](Batch& batch, std::int64_t window) {
+  if (group.position() == root) {
+    const auto give = [&](GroupBatch& batch, std::int64_t window) {
       for (int place = 0; place < grid.places(); ++place) {
-        send(batch, own.part(place, window),
-             own.rank_of_holder(first_group(window), place, window));
+        batch.send(own.part(place, window),
+                   own.position_of_holder(first_group(window), place, window));
       }
     };
-    return run_pipeline(wire_, segments.windows(), kDepth, PipelineStep{give, kNothing});
+    return run_pipeline(group, segments.windows(), kDepth, PipelineStep{give, kNothing});
   }
-  const auto take = [&](Batch& batch, std::int64_t window) {
+  const auto take = [&](GroupBatch& batch, std::int64_t window) {
     const int place = own.place(window);
     if (place != Grid::kNone && own.group() == first_group(window)) {
-      recv(batch, own.part(place, window), root_rank);
+      batch.recv(own.part(place, window), root);
     }
   };
-  const auto pass_on = [&](Batch& batch, std::int64_t window) {
+  const auto pass_on = [&](GroupBatch& batch, std::int64_t window) {
     const int place = own.place(window);
     if (place == Grid::kNone) return;
     const int from = first_group(window);
     if (own.group() != from) {
-      return recv(batch, own.part(place, window), own.rank_of_holder(from, place, window));
+      return batch.recv(own.part(place, window), own.position_of_holder(from, place, window));
     }
     in_turns(from, grid.groups(), [&](int, int target) {
-      send(batch, own.part(place, window), own.rank_of_holder(target, place, window));
+      batch.send(own.part(place, window), own.position_of_holder(target, place, window));
     });
   };
-  const auto spread = [&](Batch& batch, std::int64_t window) {
+  const auto spread = [&](GroupBatch& batch, std::int64_t window) {
     own.spread(batch, window, [](int) { return true; });
   };
-  run_pipeline(wire_, segments.windows(), kDepth, PipelineStep{take, kNothing},
+  run_pipeline(group, segments.windows(), kDepth, PipelineStep{take, kNothing},
                PipelineStep{pass_on, kNothing}, PipelineStep{spread, kNothing});
 }
 
