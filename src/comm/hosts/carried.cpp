@@ -111,7 +111,7 @@ void HierarchicalTransport::one_way_reduce(const Call& call) {
   const int to = layout_.host_of(call.root);
   RecycledVector<int> givers;
   for (int host = 0; to == this->host() && is_leader() && host < layout_.host_count(); ++host) {
-    if (host != to) givers.push_back(leaders_.member(static_cast<std::size_t>(host)));
+    if (host != to) givers.push_back(leaders_.member(host));
   }
   sign(call, givers);
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);

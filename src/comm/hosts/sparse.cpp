@@ -124,7 +124,7 @@ void SparseLeader::add(std::int64_t end, std::span<const SparseView> parts) {
 SparsePacket SparseLeader::packet_of(const std::byte* data, const PacketSize& size, int range,
                                      std::size_t host) const {
   return {data, size, sparse_range(count_, hosts(), range),
-          sparse_range(count_, hosts(), range + 1), leaders_.member(host)};
+          sparse_range(count_, hosts(), range + 1), leaders_.member(static_cast<int>(host))};
 }
 
 RecycledVector<SparsePacket> SparseLeader::own_packets(const std::byte* data) const {
@@ -205,7 +205,7 @@ SparsePlan SparseLeader::plan() {
   RecycledVector<SparseSketch::Summary> sketches;
   for (std::size_t host = 0; host < reports.size(); ++host) {
     const Report& report = reports[host];
-    check(report, count_, leaders_.member(host));
+    check(report, count_, leaders_.member(static_cast<int>(host)));
     task.most_entries = std::max(task.most_entries, report.packets.count);
     task.most_bytes = std::max(task.most_bytes, report.packets.bytes);
     task.all_entries += report.packets.count;
@@ -234,7 +234,7 @@ Scratch SparseLeader::gather(PacketSizes& sizes) {
     const std::size_t host = i / static_cast<std::size_t>(ranges);
     const int range = static_cast<int>(i) % ranges;
     check_size({nullptr, sizes[i], sparse_range(count_, ranges, range),
-                sparse_range(count_, ranges, range + 1), leaders_.member(host)});
+                sparse_range(count_, ranges, range + 1), leaders_.member(static_cast<int>(host))});
   }
   const RecycledVector<std::int64_t> offsets = every(offsets_of(sizes), ranges);
   Scratch memory = scratch(offsets.back() + kPacketSlack);

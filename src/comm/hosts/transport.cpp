@@ -36,6 +36,11 @@ Wait wait_of(Wire::Side side) {
 
 }  // namespace
 
+HierarchicalTransport::Lane::Lane(Wire& wire, const Layout& layout, int rank)
+    : group(wire, layout.lane_of(rank)),
+      all_reduce(group, false, {layout.local_rank_of(rank), layout.largest_host()}),
+      trials(fewest_in_lanes(layout.host_count(), layout.rank_count()), layout.largest_host()) {}
+
 HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> channel, Layout layout,
                                              std::unique_ptr<shm::Local> local, mpi::Whole* whole)
     : channel_(std::move(channel)),
@@ -47,7 +52,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       messages_(channel_->size()),
       leaders_(*channel_, leaders()),
       agreement_(leaders_),
-      by_leaders_(leaders_, layout_.largest_host() == 1),
+      all_reduce_(leaders_, layout_.largest_host() == 1),
       notes_(*channel_),
       sparse_(*channel_, leaders_, layout_.largest_host()) {
   local_->group().be_patient();
@@ -84,9 +89,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
     throw;
   }
   if (channel_->has_lane()) {
-    lane_.emplace(*channel_, layout_.lane_of(rank()));
-    in_lane_.emplace(*lane_, false, AllReduce::Lane{local_rank(), local_size()});
-    lane_trials_.emplace(fewest_in_lanes(layout_.host_count(), size()), local_size());
+    lane_.emplace(*channel_, layout_, rank());
   }
   const auto waiting = [this](Wire::Side side) {
     try {
@@ -196,21 +199,21 @@ void HierarchicalTransport::all_reduce(const Call& call) {
   const std::int64_t bytes = call.in.bytes();
   if (agreement_.carries(bytes, bytes)) return carried_all_reduce(call);
   if (can_go_in_lanes(bytes)) return all_reduce_by_trial(call);
-  all_reduce_by_leaders(call, by_leaders_.goes_ahead(bytes));
+  all_reduce_by_leaders(call, all_reduce_.goes_ahead(bytes));
 }
 
 void HierarchicalTransport::all_reduce_by_trial(const Call& call) {
   const std::int64_t bytes = call.in.bytes();
-  Trials& trials = lane_trials_->of(bytes);
+  Trials& trials = lane_->trials.of(bytes);
   const Trials::Trial trial = trials.next();
   const bool is_settled = trial.number == Trials::kSettled;
   if (trial.way == LaneTrials::kInLanes) {
     all_reduce_in_lanes(call);
   } else {  // what went ahead of the comparison, from which on trials are timed, would not count
-    all_reduce_by_leaders(call, is_settled && by_leaders_.goes_ahead(bytes));
+    all_reduce_by_leaders(call, is_settled && all_reduce_.goes_ahead(bytes));
   }
   if (is_settled) return;
-  trials.learn(trial.number, is_leader() ? lane_trials_->cost_of(bytes) : 0);
+  trials.learn(trial.number, is_leader() ? lane_->trials.cost_of(bytes) : 0);
   if (!trials.are_over()) return;
   const bool faster = all_hosts(trials.best() == LaneTrials::kInLanes);
   trials.settle(faster ? LaneTrials::kInLanes : LaneTrials::kByLeaders);
@@ -218,10 +221,10 @@ void HierarchicalTransport::all_reduce_by_trial(const Call& call) {
 
 void HierarchicalTransport::all_reduce_by_leaders(const Call& call, bool ahead) {
   const Stages stages = stages_of(call.reduction, call.dtype, layout_);
-  const std::int64_t first = by_leaders_.first_segment(call.count, call.dtype);
+  const std::int64_t first = all_reduce_.first_segment(call.count, call.dtype);
   // Where a window goes ahead of the comparison, its segment is not yet written to outputs. What a
   // rank that is alone on its host brings travels from where it is.
-  const bool adds = !by_leaders_.adds_from_elsewhere() || !brings_all(stages.inside);
+  const bool adds = !all_reduce_.adds_from_elsewhere() || !brings_all(stages.inside);
   const bool keeps = ahead && adds && is_leader();
   const Scratch scratch(channel_->scratch(), keeps ? first * size_of(call.dtype) : 0);
   const auto inside = [&](std::int64_t begin, std::int64_t count) {
@@ -241,9 +244,9 @@ void HierarchicalTransport::all_reduce_by_leaders(const Call& call, bool ahead) 
     spread(call.out.part(begin, count));
   };
   if (!ahead || !is_leader()) compare_hosts();
-  if (!ahead && lane_trials_) lane_trials_->start();
+  if (!ahead && lane_) lane_->trials.start();
   if (is_leader()) {
-    by_leaders_.run(call.out.data, call.count, call.dtype, stages.between,
+    all_reduce_.run(call.out.data, call.count, call.dtype, stages.between,
                     {.before = std::cref(add),
                      .after = std::cref(take),
                      .agree = ahead ? comparison_of_hosts() : Agree(),
@@ -252,7 +255,7 @@ void HierarchicalTransport::all_reduce_by_leaders(const Call& call, bool ahead) 
                                      : call.in.data,
                      .others = adds ? nullptr : call.in.data});
   } else {
-    by_leaders_.accompany(call.count, call.dtype,
+    all_reduce_.accompany(call.count, call.dtype,
                           {.before = std::cref(add), .after = std::cref(take)});
   }
 }
@@ -262,7 +265,7 @@ void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
   RecycledVector<std::int64_t> counts(static_cast<std::size_t>(local_size()));
   /** Of some elements, this rank's share; fills in `counts`. */
   const auto share = [&](std::int64_t begin, std::int64_t count) {
-    const std::int64_t most = in_lane_->share_of_lane(count, call.count, call.dtype);
+    const std::int64_t most = lane_->all_reduce.share_of_lane(count, call.count, call.dtype);
     for (int lane = 0; lane < local_size(); ++lane) {
       counts[static_cast<std::size_t>(lane)] =
           std::clamp<std::int64_t>(count - lane * most, 0, most);
@@ -283,12 +286,12 @@ void HierarchicalTransport::all_reduce_in_lanes(const Call& call) {
     const View own = share(begin, count);
     local_->run(Task::all_gather(own, call.out.part(begin, count), counts));
   };
-  meet(call, sum(0, in_lane_->first_segment(call.count, call.dtype)));
+  meet(call, sum(0, lane_->all_reduce.first_segment(call.count, call.dtype)));
   compare_hosts();
-  lane_trials_->start();
+  lane_->trials.start();
   release();  // before outputs are written
-  in_lane_->run(call.out.data, call.count, call.dtype, stages.between,
-                {.before = std::cref(add), .after = std::cref(take)});
+  lane_->all_reduce.run(call.out.data, call.count, call.dtype, stages.between,
+                        {.before = std::cref(add), .after = std::cref(take)});
 }
 
 void HierarchicalTransport::reduce(const Call& call) {

@@ -39,7 +39,8 @@ namespace tutti {
  * A reduction is done inside each host first, then one rank a host (its agent: the lowest, or the
  * root) exchanges with the other hosts, then the result is spread inside the hosts; of a long one
  * on few hosts each rank may do so with a share (its lane). So the order of additions is rank order
- * inside a host, then the order of the hosts (see DirectReduction).
+ * inside a host, then the order of the hosts (see DirectReduction), or of groups of them where they
+ * are many (see reduce_grouped()).
  *
  * The ranks of a host come to their first task of a call with a hash of its signature; then the
  * leaders compare theirs, with which short messages travel. Only if they differ are details
@@ -79,7 +80,7 @@ class HierarchicalTransport final : public Transport {
   bool shares_host(int rank) const override { return layout_.host_of(rank) == host(); }
   const shm::Local& local() const { return *local_; }
   /** Null where there are no lanes: the same on all ranks. */
-  LaneTrials* lane_trials() { return lane_trials_ ? &*lane_trials_ : nullptr; }
+  LaneTrials* lane_trials() { return lane_ ? &lane_->trials : nullptr; }
   std::string describe() const override;
   std::chrono::milliseconds timeout() const override { return channel_->timeout(); }
   record::Journal* journal() override { return &local_->group().journal(); }
@@ -157,8 +158,8 @@ class HierarchicalTransport final : public Transport {
                        [this](const RankSignature& one) { return goes_one_way(one.signature); });
   }
   /** After meet(), by all ranks of a host: its leader compares with the others, and brings and gets
-   * what goes along (see GroupAgreement::agree). Throws MismatchError on leaders, and the other
-   * ranks at their next wait. */
+   * what goes along, or has sent what is `ahead` (see GroupAgreement::agree()). Throws
+   * MismatchError on leaders, and the other ranks at their next wait. */
   void compare_hosts(const GroupAgreement::Brought& brought, View out,
                      const HostGroup::Merge& merge, Ahead* ahead = nullptr);
   void compare_hosts(Ahead* ahead = nullptr) { compare_hosts({}, {}, {}, ahead); }
@@ -173,18 +174,18 @@ class HierarchicalTransport final : public Transport {
   /** Blocks until all ranks have come with `call`. Throws MismatchError on all otherwise. */
   void agree(const Call& call);
   /** What all ranks came with, those of this host with `here`; for leaders, after a disagreement,
-   * of which this one has gone `ahead`. */
+   * ahead of which this one has sent what is `ahead`, if anything. */
   std::string collect_mismatch(std::span<const RankSignature> here, Ahead* ahead = nullptr);
   /** Whether `ok` holds at the leaders of all hosts; all ranks call it. */
   bool all_hosts(bool ok);
 
   void all_reduce(const Call& call);
-  /** `ahead`: a first window goes ahead of the comparison; only where by_leaders_.goes_ahead(). */
+  /** `ahead`: a first window goes ahead of the comparison; only where all_reduce_.goes_ahead(). */
   void all_reduce_by_leaders(const Call& call, bool ahead);
   /** Whether each rank of a host can exchange a share of an all_reduce itself, with the ranks of
    * the same number on the other hosts, over connections of their own: the same on all ranks. */
   bool can_go_in_lanes(std::int64_t bytes) const {
-    return in_lane_ && bytes >= fewest_in_lanes(layout_.host_count(), size());
+    return lane_ && bytes >= fewest_in_lanes(layout_.host_count(), size());
   }
   /** In lanes or by the leaders: both are tried, and lanes are kept where they take less time on
    * all hosts. */
@@ -250,6 +251,18 @@ class HierarchicalTransport final : public Transport {
   /** Rank 0 says what was chosen, when it changes. */
   void log_plan(std::int64_t count, const SparsePlan& plan);
 
+  /** This rank and those of the same number on the other hosts. */
+  struct Lane {
+    Lane(Wire& wire, const Layout& layout, int rank);
+    Lane(const Lane&) = delete;
+    Lane& operator=(const Lane&) = delete;
+    ~Lane() = default;
+
+    HostGroup group;
+    AllReduce all_reduce;
+    LaneTrials trials;
+  };
+
   std::unique_ptr<mpi::Channel> channel_;
   Layout layout_;
   std::unique_ptr<shm::Local> local_;
@@ -259,10 +272,8 @@ class HierarchicalTransport final : public Transport {
   MessageState messages_;
   HostGroup leaders_;
   GroupAgreement agreement_;  // of the leaders
-  AllReduce by_leaders_;
-  std::optional<HostGroup> lane_;  // if the hosts have several ranks, and as many each; and then
-  std::optional<AllReduce> in_lane_;
-  std::optional<LaneTrials> lane_trials_;
+  AllReduce all_reduce_;      // of the leaders
+  std::optional<Lane> lane_;  // if the hosts have several ranks, and as many each
   Notes notes_;
   SparseLeader sparse_;
   SparseAlgorithm logged_plan_ = SparseAlgorithm::none;

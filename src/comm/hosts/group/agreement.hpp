@@ -32,6 +32,9 @@ class GroupAgreement {
 
   /** `group` outlives it. */
   explicit GroupAgreement(const HostGroup& group) : group_(group) {}
+  GroupAgreement(const GroupAgreement&) = delete;
+  GroupAgreement& operator=(const GroupAgreement&) = delete;
+  ~GroupAgreement() = default;
 
   /**
    * Whether all members came with the same `hash`; all get the same answer. Also a barrier: none
@@ -51,7 +54,7 @@ class GroupAgreement {
    * what this one has in `ahead`. */
   void settle(Ahead* ahead = nullptr);
   /** The member, as a rank, who came last to the last agree(), as far as is known. */
-  int last() const { return group_.member(static_cast<std::size_t>(last_)); }
+  int last() const { return group_.member(last_); }
   /** Whether it saves time that members bring `each` bytes, of which become `out` bytes. */
   bool carries(std::int64_t each, std::int64_t out) const;
 

@@ -13,9 +13,10 @@ namespace tutti {
 
 /**
  * The messages of a call that go ahead of its agreement: at most one from each member to each other
- * one, of at most a window. By themselves if it is one message, or behind headers, which
- * GroupAgreement sends, where three to HostGroup::kMostCentred members agree: to memory of the
- * group, or no further than the wire, so nothing is written before they agree.
+ * one. Between two members, or more than HostGroup::kMostCentred, each is a message by itself, to
+ * temporary memory of the receiver. From three to so many GroupAgreement sends them behind the
+ * headers of the agreement, and receives them once it knows that the sender asks for the same. So
+ * nothing is written before the members agree. Not among members that stand in groups.
  */
 class Ahead {
  public:
@@ -56,7 +57,7 @@ class Ahead {
   RecycledVector<std::byte> sent;                     ///< messages, by member
   RecycledVector<std::byte> wanted;                   ///< of each
   RecycledVector<std::span<const std::byte>> leaves;  ///< behind headers, to each
-  RecycledVector<std::span<std::byte>> comes;         ///< likewise, from each
+  RecycledVector<std::span<std::byte>> comes;         ///< behind those of each
   const std::int64_t window;                          ///< the longest message
 };
 

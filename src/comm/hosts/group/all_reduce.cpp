@@ -1,9 +1,11 @@
 // How members cut a long sum, and add it up.
 #include "comm/hosts/group/all_reduce.hpp"
 
+#include <optional>
 #include <span>
 
 #include "base/memory.hpp"
+#include "comm/hosts/group/direct_reduction.hpp"
 #include "comm/hosts/group/grouped.hpp"
 
 namespace tutti {

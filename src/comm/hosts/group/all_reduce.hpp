@@ -5,13 +5,14 @@
 #include <cstdint>
 
 #include "comm/hosts/group/around.hpp"
-#include "comm/hosts/group/direct_reduction.hpp"
 #include "comm/hosts/group/group.hpp"
 #include "comm/hosts/group/segments.hpp"
 #include "device/cpu/kernels.hpp"
 #include "tutti/dtype.hpp"
 
 namespace tutti {
+
+class DirectReduction;
 
 /**
  * The all_reduces of a group: by DirectReduction, or reduce_grouped() among many members. Long sums

@@ -1,4 +1,4 @@
-// Straight from the root, from member to member, in shares, or in groups.
+// Broadcasts straight from the root, from member to member, and in shares.
 #include "comm/hosts/group/broadcast.hpp"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ void broadcast_chain(const HostGroup& group, int root, std::byte* data, std::int
 
 }  // namespace
 
-bool is_chain(const HostGroup& group) { return group.is_centred() && group.passes_on(); }
+bool broadcasts_in_chain(const HostGroup& group) { return group.is_centred() && group.passes_on(); }
 
 void broadcast_from(const HostGroup& group, int root, std::byte* data, std::int64_t bytes,
                     const std::byte* from, const Agree& agree) {
@@ -60,7 +60,7 @@ void broadcast_from(const HostGroup& group, int root, std::byte* data, std::int6
     }
     return batch.wait();
   }
-  if (is_chain(group)) return broadcast_chain(group, root, data, bytes, from, agree);
+  if (broadcasts_in_chain(group)) return broadcast_chain(group, root, data, bytes, from, agree);
   if (group.stand_in_groups()) {
     if (agree) agree(nullptr);
     if (is_root) copy_bytes(data, from, bytes);

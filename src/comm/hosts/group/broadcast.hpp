@@ -20,11 +20,12 @@ inline void broadcast_from(const HostGroup& group, int root, std::byte* data, st
 
 /** Whether a long broadcast goes from each member to the next one, who sends on what comes before
  * all of it has: once the bytes a link, in the fewest messages. */
-bool is_chain(const HostGroup& group);
+bool broadcasts_in_chain(const HostGroup& group);
 
-/** Of long messages where that is not so: the root gives every other member a share, and they pass
- * it on to each other: once the bytes a link. Source: scatter and all-gather, van de Geijn; see
- * DirectReduction. */
+/** A long broadcast where members have no connections, in messages of `traffic`: the root gives
+ * every other member a share, and they pass it on to each other: once the bytes a link. `agree`
+ * comes first if there is one. Source: scatter and all-gather, van de Geijn; see DirectReduction.
+ */
 void broadcast_shares(const HostGroup& group, int root, std::byte* data, std::int64_t bytes,
                       const std::byte* from, const Agree& agree, Wire::Traffic traffic);
 

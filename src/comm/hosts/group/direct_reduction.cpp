@@ -1,4 +1,4 @@
-// Short sums, and the additions of all.
+// Sums of short messages, and what adds up those of all.
 #include "comm/hosts/group/direct_reduction.hpp"
 
 #include "base/recycled.hpp"

@@ -8,6 +8,7 @@
 #include "comm/hosts/group/ahead.hpp"
 #include "comm/hosts/group/pipeline.hpp"
 #include "comm/hosts/group/shards.hpp"
+#include "comm/scratch.hpp"
 #include "device/cpu/kernels.hpp"
 #include "tutti/dtype.hpp"
 

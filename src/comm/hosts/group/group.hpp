@@ -49,13 +49,13 @@ class HostGroup {
   int position() const { return position_; }
   int size() const { return static_cast<int>(members_.size()); }
   /** The global rank of member `position`. */
-  int member(std::size_t position) const { return members_[position]; }
+  int member(int position) const { return members_[static_cast<std::size_t>(position)]; }
   int position_of(int rank) const {
     return static_cast<int>(std::find(members_.begin(), members_.end(), rank) - members_.begin());
   }
   /** The position of the one that comes `distance` behind this one, from the last on the first. */
   int peer(int distance) const { return (position_ + distance) % size(); }
-  /** Calls action(source, target) with the positions of all others: see above. */
+  /** Calls action(source, target) with the positions of all others: see tutti::in_turns(). */
   template <class Action>
   void in_turns(const Action& action) const {
     tutti::in_turns(position_, size(), action);

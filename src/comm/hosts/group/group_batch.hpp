@@ -28,7 +28,8 @@ class GroupBatch : private Batch {
   }
   void withdraw(int source) { Batch::withdraw(rank_of(source)); }
   int last_source() const { return group_.position_of(Batch::last_source()); }
-  /** `received` is told positions: see Batch::wait_until(). */
+  /** `received` is told positions: see Batch::wait_until(). No more is captured here than
+   * std::function holds without memory of its own. */
   template <class Received>
   void wait_until(const Received& received) {
     Batch::wait_until([&](int source) { return received(group_.position_of(source)); });
@@ -38,7 +39,7 @@ class GroupBatch : private Batch {
   using Batch::wait;
 
  private:
-  int rank_of(int position) const { return group_.member(static_cast<std::size_t>(position)); }
+  int rank_of(int position) const { return group_.member(position); }
 
   const HostGroup& group_;
 };

@@ -2,6 +2,7 @@
 #include "comm/hosts/group/grouped.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/recycled.hpp"
 #include "comm/hosts/group/grid.hpp"
@@ -14,12 +15,13 @@ namespace {
 /** One host of a grid: which bytes it has to do with in a window, and whose. */
 class Member {
  public:
-  /** The hosts are the members of `group` but for `left_out`, which may be this one. What is
+  /** The hosts are those of `hosts` but for the one at `left_out`, which may be this one. What is
    * referred to outlives it. */
-  Member(const HostGroup& group, int left_out, std::byte* data, const Segments& segments)
-      : left_out_(left_out == Grid::kNone ? group.size() : left_out),
-        grid_(left_out == Grid::kNone ? group.size() : group.size() - 1),
-        self_(group.position() - (group.position() > left_out_ ? 1 : 0)),
+  Member(const HostGroup& hosts, std::optional<int> left_out, std::byte* data,
+         const Segments& segments)
+      : left_out_(left_out.value_or(hosts.size())),
+        grid_(left_out ? hosts.size() - 1 : hosts.size()),
+        self_(hosts.position() - (hosts.position() > left_out_ ? 1 : 0)),
         data_(data),
         segments_(segments) {}
 
@@ -218,18 +220,18 @@ Segments grouped_segments(std::int64_t bytes, int hosts) {
           Shards::kCacheLine};
 }
 
-void reduce_grouped(const HostGroup& group, std::byte* data, DType dtype,
+void reduce_grouped(const HostGroup& hosts, std::byte* data, DType dtype,
                     const cpu::Combine& combine, std::optional<int> root,
                     const SegmentCalls& calls) {
-  const Member own(group, Grid::kNone, data, calls.segments);
+  const Member own(hosts, std::nullopt, data, calls.segments);
   const Grid& grid = own.grid();
   const Room room{own.members(), grid.groups(), kGroupedUnderWay, calls.segments.longest_part(),
                   size_of(partial_type(dtype)) / size_of(dtype)};
-  const GroupedReduction reduction(own, group.wire().scratch(), room, dtype, combine);
+  const GroupedReduction reduction(own, hosts.wire().scratch(), room, dtype, combine);
   const auto gets = [&](int member) { return !root || grid.begin(own.group()) + member == *root; };
-  const auto group_gets = [&](int number) { return !root || number == grid.group_of(*root); };
+  const auto group_gets = [&](int group) { return !root || group == grid.group_of(*root); };
   run_pipeline(
-      group, calls.segments.windows(), kGroupedUnderWay,
+      hosts, calls.segments.windows(), kGroupedUnderWay,
       PipelineStep{[&](GroupBatch& batch, std::int64_t window) {
                      calls.before(window);
                      reduction.contribute(batch, window);
@@ -246,26 +248,26 @@ void reduce_grouped(const HostGroup& group, std::byte* data, DType dtype,
                    [&](std::int64_t window) { calls.after(window); }});
 }
 
-void broadcast_grouped(const HostGroup& group, int root, std::byte* data, std::int64_t bytes) {
+void broadcast_grouped(const HostGroup& hosts, int root, std::byte* data, std::int64_t bytes) {
   // A window of each place together is long: with more of them under way, the last host would get
   // the first when the root has sent the most of a message.
   constexpr std::int64_t kDepth = 2;
-  const Segments segments = grouped_segments(bytes, group.size() - 1);
-  const Member own(group, root, data, segments);  // the root only gives, and is in no group
+  const Segments segments = grouped_segments(bytes, hosts.size() - 1);
+  const Member own(hosts, root, data, segments);  // the root only gives, and is in no group
   const Grid& grid = own.grid();
   // Groups take turns to get a window first.
   const auto first_group = [&](std::int64_t window) {
     return static_cast<int>(window % grid.groups());
   };
 
-  if (group.position() == root) {
+  if (hosts.position() == root) {
     const auto give = [&](GroupBatch& batch, std::int64_t window) {
       for (int place = 0; place < grid.places(); ++place) {
         batch.send(own.part(place, window),
                    own.position_of_holder(first_group(window), place, window));
       }
     };
-    return run_pipeline(group, segments.windows(), kDepth, PipelineStep{give, kNothing});
+    return run_pipeline(hosts, segments.windows(), kDepth, PipelineStep{give, kNothing});
   }
   const auto take = [&](GroupBatch& batch, std::int64_t window) {
     const int place = own.place(window);
@@ -287,7 +289,7 @@ void broadcast_grouped(const HostGroup& group, int root, std::byte* data, std::i
   const auto spread = [&](GroupBatch& batch, std::int64_t window) {
     own.spread(batch, window, [](int) { return true; });
   };
-  run_pipeline(group, segments.windows(), kDepth, PipelineStep{take, kNothing},
+  run_pipeline(hosts, segments.windows(), kDepth, PipelineStep{take, kNothing},
                PipelineStep{pass_on, kNothing}, PipelineStep{spread, kNothing});
 }
 

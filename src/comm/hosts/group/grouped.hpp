@@ -26,9 +26,10 @@ namespace tutti {
  *
  * In place, for member `root` or for all; the data are cut into grouped_segments().
  */
-void reduce_grouped(const HostGroup& group, std::byte* data, DType dtype,
+void reduce_grouped(const HostGroup& hosts, std::byte* data, DType dtype,
                     const cpu::Combine& combine, std::optional<int> root,
                     const SegmentCalls& calls);
+/** Of `bytes` bytes between so many hosts; whatever the dtype. */
 Segments grouped_segments(std::int64_t bytes, int hosts);
 /** Windows under way: more messages than Wire::kUnderWay. */
 inline constexpr std::int64_t kGroupedUnderWay = 4;
@@ -36,6 +37,6 @@ inline constexpr std::int64_t kGroupedUnderWay = 4;
 inline constexpr std::int64_t kPostedBehindGrouped = posted_after(4, kGroupedUnderWay);
 
 /** From member `root` to all, in place. */
-void broadcast_grouped(const HostGroup& group, int root, std::byte* data, std::int64_t bytes);
+void broadcast_grouped(const HostGroup& hosts, int root, std::byte* data, std::int64_t bytes);
 
 }  // namespace tutti

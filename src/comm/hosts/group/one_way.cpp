@@ -1,4 +1,4 @@
-// A note from the root, or to it, and what does not fit into it behind.
+// Calls that go one way: a note from the root, or to it, and behind it what does not fit in.
 #include "comm/hosts/group/one_way.hpp"
 
 #include <algorithm>
@@ -22,7 +22,6 @@ constexpr std::int64_t kRowOfData = std::int64_t{6} * 1024;
 /** What three or more members bring to a root on a wire that is not fast: more takes longer than
  * the rounds in which all add up shares. */
 constexpr std::int64_t kMostBrought = std::int64_t{32} * 1024;
-
 /** Of what follows notes from one member to all others, or to one from all on a fast wire, all
  * together. More is worth two rounds, in which every two talk to each other, over MPI; on a fast
  * wire it goes from member to member. */
@@ -63,7 +62,7 @@ OneWayCall::Route OneWayCall::route() const {
   }
   if (group_.size() == 2) return Route::from_root;
   const bool is_small = terms_.bytes * (group_.size() - 1) <= kSmallNoted;
-  if (!is_chain(group_)) return is_small ? Route::from_root : Route::shares;
+  if (!broadcasts_in_chain(group_)) return is_small ? Route::from_root : Route::shares;
   return terms_.bytes < kRowOfData || (is_small && group_.wire().is_fast()) ? Route::from_root
                                                                             : Route::row;
 }
@@ -98,9 +97,8 @@ void OneWayCall::for_each_taker(const Taker& taker) const {
 }
 
 void OneWayCall::pass_note(Batch& batch, std::span<const std::byte> note) const {
-  for_each_taker([&](int taker) {
-    batch.send(note.data(), std::ssize(note), group_.member(static_cast<std::size_t>(taker)));
-  });
+  for_each_taker(
+      [&](int taker) { batch.send(note.data(), std::ssize(note), group_.member(taker)); });
 }
 
 /** So they leave in one call of the kernel. A taker that makes another call of those finds out by

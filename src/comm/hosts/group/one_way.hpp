@@ -18,7 +18,8 @@ bool broadcasts_one_way(const HostGroup& group, std::int64_t bytes);
 /** The same of a reduce: each of the others sends what it brings to the root, and goes on. */
 bool reduces_one_way(const HostGroup& group, std::int64_t bytes);
 
-/** One such call, after Notes::begin(). */
+/** One such call. Notes::begin() is told its giver(), and comes before send(), take() and
+ * collect(). */
 class OneWayCall {
  public:
   enum class Direction : std::uint8_t { from_root, to_root };
@@ -38,7 +39,7 @@ class OneWayCall {
    * the other waits for nothing but the calls of its kernel. Data that follow a note go the same
    * way: from the root, or longer ones from each member to the next one, as far as all have
    * connections. */
-  int giver() const { return group_.member(static_cast<std::size_t>(giving_member())); }
+  int giver() const { return group_.member(giving_member()); }
   /** By the root, who sends for it, or who brings something to it; has been `away` from collectives
    * before. Waits until `data` has left. */
   void send(Notes& notes, std::span<const std::byte> data, std::chrono::microseconds away) const;

@@ -1,4 +1,4 @@
-// Shards for all, or all for the root; or for all but the root, which then adds up nothing.
+// Reductions in shards, of which the root adds up one, or none, or all.
 #include "comm/hosts/group/reduce.hpp"
 
 #include <algorithm>

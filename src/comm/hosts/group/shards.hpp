@@ -62,10 +62,10 @@ constexpr std::int64_t window_for(int members) {
   const std::int64_t fair = kMostScratch / (Wire::kUnderWay * members) / kLine * kLine;
   return std::clamp(fair, kSmallest, Wire::kPiece);
 }
-/** One piece over a connection, otherwise as many as are posted at once. */
+/** A long window: one piece over a connection, otherwise as many as are posted at once. */
 inline constexpr std::int64_t kLongWindow = Wire::kLongPiece;
 static_assert(kLongWindow <= Wire::kPosted * Wire::kPiece);
-/** The same where the ranks of a host meet for each. */
+/** A long window where the ranks of a host meet for each. */
 inline constexpr std::int64_t kSharedWindow = std::int64_t{128} * 1024;
 
 /** How many windows of `window` bytes leave before the first is added up. Of long ones two: one is
