@@ -28,8 +28,6 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/batch.hpp"
-#include "comm/failures/heartbeats.hpp"
 #include "comm/hosts/group/agreement.hpp"
 #include "comm/hosts/group/all_reduce.hpp"
 #include "comm/hosts/group/broadcast.hpp"
@@ -41,6 +39,7 @@
 #include "comm/simulation/heap.hpp"
 #include "comm/simulation/wire.hpp"
 #include "device/cpu/reduction.hpp"
+#include "support/scale_meeting.hpp"
 #include "support/scale_options.hpp"
 #include "support/scale_report.hpp"
 #include "tutti/error.hpp"
@@ -50,8 +49,10 @@ namespace {
 
 using tutti::GroupAgreement;
 using tutti::HostGroup;
+using tutti::bench::connect_leaders;
 using tutti::bench::ScaleOptions;
 using tutti::bench::ScaleReport;
+using tutti::bench::tell_places;
 using Row = tutti::bench::ScaleRow;
 using tutti::simulation::Cluster;
 using tutti::simulation::Process;
@@ -275,48 +276,6 @@ Row reduce(const ScaleOptions& options, std::int64_t bytes) {
     reduce_to(group, 0, data.data(), std::ssize(data), tutti::DType::f32,
               tutti::combine_of(tutti::Reduce::sum, group.size()));
   });
-}
-
-/** As the leaders do to connect the hosts: each sends `bytes` bytes to those it has connections to.
- */
-void exchange_with_connected(const HostGroup& group, std::size_t bytes) {
-  const std::vector<int> hosts = tutti::connected_hosts(group.position(), group.size());
-  const std::vector<std::byte> own(bytes);
-  std::vector<std::byte> others(bytes * hosts.size());
-  tutti::Batch batch(group.wire(), tutti::Wire::Traffic::point_to_point);
-  for (std::size_t i = 0; i < hosts.size(); ++i) {
-    const int peer = group.member(static_cast<std::size_t>(hosts[i]));
-    batch.recv(others.data() + i * bytes, std::ssize(own), peer);
-    batch.send(own.data(), std::ssize(own), peer);
-  }
-  batch.wait();
-}
-
-/** The leaders' connections, but for TCP's own messages: endpoints, and then what came of it. */
-void connect_leaders(const HostGroup& group) {
-  constexpr std::size_t kEndpoint = 192;  // bytes, at most
-  exchange_with_connected(group, kEndpoint);
-  exchange_with_connected(group, 1);
-}
-
-constexpr std::size_t kPlace = 24;  // bytes: a rank's host, and its process
-/** As mpi::Session::hosts(): what a host's ranks send to those of another one. */
-void tell_places(const HostGroup& group, int ranks) {
-  const int all = group.size() * ranks;
-  std::vector<std::byte> places(kPlace * static_cast<std::size_t>(all));  // in which nobody looks
-  const auto peer = [&, size = group.size()](int distance) {
-    return group.member(static_cast<std::size_t>((group.position() + distance + size) % size));
-  };
-  for (int known = 1; known < all; known *= 2) {
-    const int distance = std::max(known / ranks, 1);
-    const auto bytes = static_cast<std::int64_t>(kPlace) * std::min(known, all - known);
-    tutti::Batch batch(group.wire(), tutti::Wire::Traffic::point_to_point);
-    for (int rank = 0; rank < std::min(known, ranks); ++rank) {
-      batch.recv(places.data(), bytes, peer(distance));
-      batch.send(places.data(), bytes, peer(-distance));
-    }
-    batch.wait();
-  }
 }
 
 /** Of what MPI does before only an agreement is in it; from there to the first call. */

@@ -89,7 +89,8 @@ import cluster
 sys.exit(not cluster.is_possible())' || echo "network namespaces, which need root and iproute2"
       ;;
     torch_*)
-      { PYTHONPATH=$build/python "$(python_for "$1")" -c 'import tutti.torch'; } 2>/dev/null || echo "PyTorch 2.1 or newer"
+      { PYTHONPATH=$build/python "$(python_for "$1")" -c 'import tutti.torch'; } 2>/dev/null ||
+        echo "PyTorch 2.1 or newer"
       ;;
     *torch* | embedding_bench) python_for "$1" >/dev/null 2>&1 || echo "PyTorch" ;;
   esac

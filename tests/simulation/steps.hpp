@@ -22,7 +22,7 @@ struct Team {
   AllReduce all_reduce;
 
   /** As AllReduce; `wire` outlives it. */
-  Team(Wire& wire, std::vector<int> members, bool alone = false, AllReduce::Lane lane = {})
+  Team(Wire& wire, std::vector<int> members, bool alone = false, AllReduce::LaneNumber lane = {})
       : group(wire, std::move(members)), agreement(group), all_reduce(group, alone, lane) {}
 };
 

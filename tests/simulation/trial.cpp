@@ -185,7 +185,7 @@ void Trial::work(SimulatedWire& wire, Process& process) {
     const std::span neighbours = layout.ranks_of(process.host());
     inside.emplace(wire, std::vector<int>(neighbours.begin(), neighbours.end()));
     lane.emplace(wire, layout.lane_of(wire.rank()), false,
-                 AllReduce::Lane{layout.local_rank_of(wire.rank()), plan_.ranks});
+                 AllReduce::LaneNumber{layout.local_rank_of(wire.rank()), plan_.ranks});
     caller.inside = &*inside;
     caller.lane = &*lane;
   }

@@ -15,7 +15,8 @@ namespace tutti {
  * The messages of a call that go ahead of its agreement: at most one from each member to each other
  * one. Between two members, or more than HostGroup::kMostCentred, each is a message by itself, to
  * temporary memory of the receiver. From three to so many GroupAgreement sends them behind the
- * headers of the agreement, and receives them once it knows that the sender asks for the same. So
+ * headers of the agreement, and takes those for which recv() was called once it knows that the
+ * sender asks for the same; who calls it takes others after the agreement, where they belong. So
  * nothing is written before the members agree. Not among members that stand in groups.
  */
 class Ahead {
@@ -30,6 +31,7 @@ class Ahead {
         comes(sent.size()),
         window(longest) {}
 
+  /** Now, or behind the header: `part` stays until the agreement. */
   void send(std::span<const std::byte> part, int position) {
     if (part.empty()) return;
     const auto at = static_cast<std::size_t>(position);

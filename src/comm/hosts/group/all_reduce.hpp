@@ -15,13 +15,15 @@ namespace tutti {
 class DirectReduction;
 
 /**
- * The all_reduces of a group: by DirectReduction, or reduce_grouped() among many members. Long sums
- * of two members that are not alone on their hosts go whole, too: as many bytes as in shards.
+ * The all_reduces of a group: by DirectReduction, or by reduce_grouped() among many members. Two
+ * that are not alone on their hosts give each other all of a long sum: as many bytes as in shards,
+ * and nobody waits for results.
  */
 class AllReduce {
  public:
-  /** Which of several groups over the same hosts it is, that share the shards of a long sum. */
-  struct Lane {
+  /** Which of several groups over the same hosts it is, that share the shards of a long sum: one
+   * for each rank of a host. */
+  struct LaneNumber {
     int number = 0;
     int of = 1;
   };
@@ -29,7 +31,7 @@ class AllReduce {
   /** `group` outlives it. Whether its members are all `alone` on their hosts: then nobody meets
    * others between windows, and longer ones take less time. A group that is one of several lanes
    * adds up only what is its own, see share_of_lane(). */
-  AllReduce(const HostGroup& group, bool alone, Lane lane)
+  AllReduce(const HostGroup& group, bool alone, LaneNumber lane)
       : group_(group), alone_(alone), lane_(lane) {}
   explicit AllReduce(const HostGroup& group, bool alone = false) : AllReduce(group, alone, {}) {}
 
@@ -85,7 +87,7 @@ class AllReduce {
 
   const HostGroup& group_;
   bool alone_;
-  Lane lane_;
+  LaneNumber lane_;
 };
 
 }  // namespace tutti

@@ -22,10 +22,10 @@ inline void broadcast_from(const HostGroup& group, int root, std::byte* data, st
  * all of it has: once the bytes a link, in the fewest messages. */
 bool broadcasts_in_chain(const HostGroup& group);
 
-/** A long broadcast where members have no connections, in messages of `traffic`: the root gives
- * every other member a share, and they pass it on to each other: once the bytes a link. `agree`
- * comes first if there is one. Source: scatter and all-gather, van de Geijn; see DirectReduction.
- */
+/** A long broadcast that goes neither from member to member nor in groups, in messages of
+ * `traffic`: the root gives every other member a share, and they pass it on to each other: once the
+ * bytes a link. `agree` comes first if there is one. Source: scatter and all-gather, van de Geijn;
+ * see that of DirectReduction. */
 void broadcast_shares(const HostGroup& group, int root, std::byte* data, std::int64_t bytes,
                       const std::byte* from, const Agree& agree, Wire::Traffic traffic);
 

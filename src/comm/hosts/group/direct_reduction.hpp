@@ -18,12 +18,12 @@ namespace tutti {
  * What the members of a group add up, always in the order of the hosts.
  *
  * Every shard goes straight to its owner, who adds the hosts' contributions and hands the result
- * straight to everybody: 2 (H-1)/H times the bytes a link, which is the least there is, one
- * rounding for 16-bit types, and an order of additions that does not depend on the shard. Source:
- * direct (pairwise) reduce-scatter and all-gather, Thakur, Rabenseifner and Gropp, "Optimization of
- * Collective Communication Operations in MPICH", 2005. Shards travel in windows, so that adding,
- * sending and receiving overlap and temporary memory stays small. Small messages go whole to
- * everybody, who adds them all: one round, the same order.
+ * straight to those who get it: 2 (H-1)/H times the bytes a link where all do, which is the least
+ * there is, one rounding for 16-bit types, and an order of additions that does not depend on the
+ * shard. Source: direct (pairwise) reduce-scatter and all-gather, Thakur, Rabenseifner and Gropp,
+ * "Optimization of Collective Communication Operations in MPICH", 2005. Shards travel in windows,
+ * so that adding, sending and receiving overlap and temporary memory stays small. Small messages go
+ * whole to everybody, who adds them all: one round, the same order.
  */
 class DirectReduction {
  public:

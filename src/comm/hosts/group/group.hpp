@@ -46,14 +46,17 @@ class HostGroup {
       : wire_(wire), members_(std::move(members)), position_(position_of(wire.rank())) {}
 
   Wire& wire() const { return wire_; }
+  /** This rank's. */
   int position() const { return position_; }
   int size() const { return static_cast<int>(members_.size()); }
   /** The global rank of member `position`. */
   int member(int position) const { return members_[static_cast<std::size_t>(position)]; }
+  /** size() if it is no member. */
   int position_of(int rank) const {
     return static_cast<int>(std::find(members_.begin(), members_.end(), rank) - members_.begin());
   }
-  /** The position of the one that comes `distance` behind this one, from the last on the first. */
+  /** The position of the one that comes `distance` behind this one; the first comes behind the
+   * last. */
   int peer(int distance) const { return (position_ + distance) % size(); }
   /** Calls action(source, target) with the positions of all others: see tutti::in_turns(). */
   template <class Action>

@@ -17,6 +17,7 @@ class GroupBatch : private Batch {
   GroupBatch(const HostGroup& group, Wire::Traffic traffic)
       : Batch(group.wire(), traffic), group_(group) {}
 
+  /** These are those of Batch, of whole parts. */
   void send(std::span<const std::byte> part, int position) {
     Batch::send(part.data(), std::ssize(part), rank_of(position));
   }
@@ -27,6 +28,7 @@ class GroupBatch : private Batch {
     Batch::pass_on(part.data(), std::ssize(part), rank_of(source), rank_of(target));
   }
   void withdraw(int source) { Batch::withdraw(rank_of(source)); }
+  /** A position, too. */
   int last_source() const { return group_.position_of(Batch::last_source()); }
   /** `received` is told positions: see Batch::wait_until(). No more is captured here than
    * std::function holds without memory of its own. */

@@ -18,8 +18,9 @@ bool broadcasts_one_way(const HostGroup& group, std::int64_t bytes);
 /** The same of a reduce: each of the others sends what it brings to the root, and goes on. */
 bool reduces_one_way(const HostGroup& group, std::int64_t bytes);
 
-/** One such call. Notes::begin() is told its giver(), and comes before send(), take() and
- * collect(). */
+/** One such call. Notes::begin() comes before send(), take() and collect(), and is told for whose
+ * notes this member waits: for nobody's before send(), the giver's before take(), those of all
+ * others before collect(). */
 class OneWayCall {
  public:
   enum class Direction : std::uint8_t { from_root, to_root };
@@ -34,11 +35,11 @@ class OneWayCall {
   /** `group` outlives it. */
   OneWayCall(const HostGroup& group, const Terms& terms) : group_(group), terms_(terms) {}
 
-  /** Of whom this member gets one, as a rank. Up to three members get it of the root, more through
-   * a binomial tree. Three pass it on, too, from the third in a row: a root that sends one after
-   * the other waits for nothing but the calls of its kernel. Data that follow a note go the same
-   * way: from the root, or longer ones from each member to the next one, as far as all have
-   * connections. */
+  /** Who gives this member its note of a broadcast, as a rank. Up to three members get it of the
+   * root, more through a binomial tree. Three pass it on, too, from the third in a row: a root that
+   * sends one after the other waits for nothing but the calls of its kernel. Data that follow a
+   * note go the same way: from the root, or longer ones from each member to the next one, as far as
+   * all have connections. */
   int giver() const { return group_.member(giving_member()); }
   /** By the root, who sends for it, or who brings something to it; has been `away` from collectives
    * before. Waits until `data` has left. */

@@ -1,12 +1,9 @@
 // What becomes of messages that went ahead, where the members do not agree.
-#include "comm/hosts/group/ahead.hpp"
+#include "comm/hosts/group/agreement.hpp"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 
 #include "base/recycled.hpp"
-#include "comm/hosts/group/agreement.hpp"
 #include "comm/hosts/group/movements.hpp"
 
 namespace tutti {
