@@ -71,7 +71,8 @@ struct Outcome {
 
 void add_up(SimulatedWire& wire, const HostGroup& group, int host, Outcome& outcome) {
   const int hosts = group.size();
-  SparseLeader leader(wire, group, 1);
+  const AllReduce all_reduce(group, true);
+  SparseLeader leader(group, all_reduce, 1);
   const Vector own(host);
   const SparseView view = own.view();
   const std::int64_t before = wire.bytes_sent();

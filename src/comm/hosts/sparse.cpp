@@ -8,7 +8,6 @@
 
 #include "base/log.hpp"
 #include "base/memory.hpp"
-#include "comm/hosts/group/all_reduce.hpp"
 #include "comm/hosts/group/movements.hpp"
 #include "comm/hosts/transport.hpp"
 #include "device/cpu/reduction.hpp"
@@ -154,9 +153,9 @@ void SparseLeader::join_ranges() {
 template <class Action>
 void SparseLeader::timed(std::int64_t received, const Action& action) {
   const auto start = std::chrono::steady_clock::now();
-  const std::int64_t before = wire_.bytes_sent();
+  const std::int64_t before = leaders_.wire().bytes_sent();
   action();
-  const std::int64_t sent = wire_.bytes_sent() - before;
+  const std::int64_t sent = leaders_.wire().bytes_sent() - before;
   const std::int64_t bytes = std::max(sent, received);  // who sends little waits for the others
   if (bytes < kTimed) return;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -291,8 +290,7 @@ void SparseLeader::reduce_dense(float* out, std::int64_t divisor) {
   PacketCursor own{std::span(packets)};
   sum_dense(std::span(&own, 1), out, 0, count_, 1);
   timed(0, [&] {  // as much is received as is sent
-    AllReduce(leaders_, ranks_ == 1)
-        .run_in_order(out, count_, DType::f32, {ReduceKind::sum, 1.0, divisor});
+    all_reduce_.run_in_order(out, count_, DType::f32, {ReduceKind::sum, 1.0, divisor});
   });
 }
 

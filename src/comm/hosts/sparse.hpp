@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/recycled.hpp"
+#include "comm/hosts/group/all_reduce.hpp"
 #include "comm/hosts/group/group.hpp"
 #include "comm/layout.hpp"
 #include "comm/sparse/packet.hpp"
@@ -56,9 +57,13 @@ std::int64_t sum_packets(const PacketSizes& sizes, int ranges, const std::byte* 
  */
 class SparseLeader {
  public:
-  /** `leaders`, each of at most `ranks` ranks on its host, talk over `wire`; both outlive it. */
-  SparseLeader(Wire& wire, const HostGroup& leaders, int ranks)
-      : wire_(wire), leaders_(leaders), ranks_(ranks), forced_(forced_sparse_algorithm()) {}
+  /** `leaders`, each of at most `ranks` ranks on its host, and what adds up for them; both outlive
+   * it. */
+  SparseLeader(const HostGroup& leaders, const AllReduce& all_reduce, int ranks)
+      : leaders_(leaders),
+        all_reduce_(all_reduce),
+        ranks_(ranks),
+        forced_(forced_sparse_algorithm()) {}
 
   /** Starts a sum of `count` elements. */
   void begin(std::int64_t count);
@@ -76,7 +81,7 @@ class SparseLeader {
 
  private:
   int hosts() const { return leaders_.size(); }
-  Scratch scratch(std::int64_t bytes) { return packet_memory(wire_, bytes, count_); }
+  Scratch scratch(std::int64_t bytes) { return packet_memory(leaders_.wire(), bytes, count_); }
   void put(std::uint32_t index, float value);
   void next_range();
   /** Of the range `range`, from the leader of host `host`. */
@@ -94,8 +99,8 @@ class SparseLeader {
   template <class Action>
   void timed(std::int64_t received, const Action& action);
 
-  Wire& wire_;
   const HostGroup& leaders_;
+  const AllReduce& all_reduce_;
   int ranks_;
   std::optional<SparseAlgorithm> forced_;
   std::int64_t count_ = 0;

@@ -54,7 +54,7 @@ HierarchicalTransport::HierarchicalTransport(std::unique_ptr<mpi::Channel> chann
       agreement_(leaders_),
       all_reduce_(leaders_, layout_.largest_host() == 1),
       notes_(*channel_),
-      sparse_(*channel_, leaders_, layout_.largest_host()) {
+      sparse_(leaders_, all_reduce_, layout_.largest_host()) {
   local_->group().be_patient();
   // Each kind of wait also minds the other kind of peers.
   local_->group().set_idle([this](std::span<const int> names) {
